@@ -1,0 +1,51 @@
+// What a kernel did: the events that an Observer sees, one for each tile moved or computed.
+#pragma once
+
+#include <cstdint>
+
+namespace flashwok {
+
+enum class EventKind : std::uint8_t {
+  kLoad,      // slow memory -> worktop; `bytes`
+  kStore,     // worktop -> slow memory; `bytes`
+  kProduct,   // a matrix product of two tiles; `flops`
+  kSoftmax,   // row_max, exp2, row_sum of a score tile
+  kRescale,   // the old part of O corrected for a larger maximum
+  kFinalize,  // O divided by row_sum
+  kSkip,      // a tile that no row of the Q tile sees: neither fetched nor computed
+};
+
+// Which tensor an event touches. For a product: the tensor that it adds to.
+enum class Role : std::uint8_t {
+  kQ, kK, kV, kO, kS, kP, kLse, kRowMax, kRowSum,
+  kDO, kDQ, kDK, kDV, kDP, kDS, kD, kBias, kMask, kDBias, kPartial, kDLse,
+};
+
+const char* Name(EventKind kind);
+const char* Name(Role role);
+
+// Times are nanoseconds of a steady clock; t0 counts from the start of the call.
+struct Event {
+  std::int64_t t0 = 0;
+  std::int64_t duration = 0;
+  std::int64_t bytes = 0;
+  std::int64_t flops = 0;
+  EventKind kind = EventKind::kLoad;
+  Role role = Role::kQ;
+  std::uint8_t stage = 0;  // which buffer of a multi-stage pipeline
+  std::uint8_t masked = 0;
+  std::int32_t track = 0;   // the worker
+  std::int32_t head = 0;    // batch * num_heads + head (of Q)
+  std::int32_t q_tile = -1;
+  std::int32_t k_tile = -1;
+};
+
+// Called by the workers of a call, concurrently: events of one track come from one thread, in
+// order. A kernel whose observer is null does no more than test that pointer once a tile.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void OnEvent(const Event& event) = 0;
+};
+
+}  // namespace flashwok
