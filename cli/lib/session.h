@@ -1,0 +1,79 @@
+// One kernel on one workload: its plan, its results, its runs.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "flashwok/attention.h"
+#include "io/tensor_file.h"
+#include "lib/workload.h"
+
+namespace flashwok::cli {
+
+// The tensors that a call writes, filled with NaN until it does.
+struct Results {
+  io::HostTensor o, lse;
+  io::HostTensor row_max, row_sum;      // V1 alone
+  io::HostTensor dq, dk, dv, dbias;     // the backward pass alone
+  ForwardOutput output;
+  Gradients gradients;
+
+  // Name and tensor of each result that a file holds.
+  std::vector<std::pair<std::string, const io::HostTensor*>> Named() const;
+};
+
+class Session {
+ public:
+  // The workload must outlive the session. Results are made by the first run.
+  Session(const Workload& workload, Algorithm algorithm, const Execution& execution, Pass pass,
+          const std::string& out_dtype = "");
+
+  // Of the forward pass, or of the backward pass; not ok: why this kernel cannot run.
+  const PlanResult& plan(Pass pass) const {
+    return pass == Pass::kForward ? forward_plan_ : backward_plan_;
+  }
+  const PlanResult& plan() const { return plan(pass_); }
+  bool ok() const { return forward_plan_.status.ok() && plan().status.ok(); }
+  const Status& status() const {
+    return forward_plan_.status.ok() ? plan().status : forward_plan_.status;
+  }
+  Pass pass() const { return pass_; }
+
+  // One call each; returns its seconds. Throws when it fails.
+  double Forward(Observer* observer = nullptr);
+  double Backward(Observer* observer = nullptr);  // after Forward
+  // The pass that the session was made for; a backward session runs Forward first, unmeasured.
+  double Run(Observer* observer = nullptr);
+  double RunPass(Observer* observer = nullptr) {
+    return pass_ == Pass::kForward ? Forward(observer) : Backward(observer);
+  }
+
+  const Problem& problem() const { return problem_; }
+  const Results& results() const { return results_; }
+  // O, lse and, with the backward pass, the gradients: what a caller must hold.
+  double result_bytes() const;
+
+ private:
+  void Allocate();
+  Tensor New(io::HostTensor& slot, const Tensor& like, DType dtype, std::int64_t last = 0) const;
+  Execution WithWorkspace(Pass pass, Observer* observer);
+
+  const Workload& workload_;
+  Problem problem_;
+  Execution execution_;
+  Pass pass_;
+  DType out_dtype_;
+  PlanResult forward_plan_, backward_plan_;
+  Results results_;
+  std::vector<std::byte> workspace_;
+};
+
+// The middle of the seconds of `repeats` runs after those already done.
+struct Timing {
+  double median = 0.0, min = 0.0, max = 0.0;
+  int repeats = 0;
+};
+Timing Summarize(std::vector<double> seconds);
+
+}  // namespace flashwok::cli

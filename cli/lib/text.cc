@@ -1,0 +1,117 @@
+#include "lib/text.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "lib/command.h"
+
+namespace flashwok::cli {
+namespace {
+
+std::string Scaled(double value, double base, const std::array<const char*, 6>& units) {
+  std::size_t unit = 0;
+  while (std::abs(value) >= base * 0.9995 && unit + 1 < units.size()) {
+    value /= base;
+    ++unit;
+  }
+  const double magnitude = std::abs(value);
+  const bool whole = unit == 0 || magnitude >= 99.95 || value == std::floor(value);
+  const int digits = whole ? 0 : magnitude >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f} {}", value, digits, units[unit]);
+}
+
+// Code points, for text whose every character is one column wide.
+std::size_t Width(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) >> 6) != 2; }));
+}
+
+}  // namespace
+
+std::string FormatBytes(double bytes) {
+  return Scaled(bytes, 1024.0, {"B", "KiB", "MiB", "GiB", "TiB", "PiB"});
+}
+
+std::string FormatSeconds(double seconds) {
+  if (seconds >= 100.0) return fmt::format("{:.0f} s", seconds);
+  if (seconds >= 1.0) return fmt::format("{:.2f} s", seconds);
+  if (seconds >= 0.001) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds < 0.1 ? 2 : 0);
+  return fmt::format("{:.1f} us", seconds * 1e6);
+}
+
+std::string FormatFlops(double flops) {
+  return Scaled(flops, 1000.0, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"});
+}
+
+std::string FormatError(double error) { return fmt::format("{:.1e}", error); }
+
+std::vector<std::string> Split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  while (true) {
+    const std::size_t end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+void Table::Row(std::vector<std::string> cells, Colour colour) {
+  lines_.push_back({std::move(cells), colour});
+}
+
+void Table::Note(std::string name, std::string text) {
+  lines_.push_back({{std::move(name), std::move(text)}, Colour::kDim});
+}
+
+std::vector<std::size_t> Table::Widths() const {
+  std::vector<std::size_t> widths;
+  for (const std::string& title : titles_) widths.push_back(Width(title));
+  for (const Line& line : lines_) {
+    const bool note = line.cells.size() != titles_.size();
+    for (std::size_t column = 0; column < (note ? 1 : line.cells.size()); ++column) {
+      widths[column] = std::max(widths[column], Width(line.cells[column]));
+    }
+  }
+  return widths;
+}
+
+void Table::Print() const {
+  const std::vector<std::size_t> widths = Widths();
+  const auto print = [&](const std::vector<std::string>& cells, Colour colour) {
+    std::string text = cells[0] + std::string(widths[0] - Width(cells[0]), ' ');
+    for (std::size_t column = 1; column < cells.size(); ++column) {
+      const std::size_t width = Width(cells[column]);
+      const bool note = cells.size() != titles_.size();
+      text += std::string(2 + (note ? 0 : widths[column] - width), ' ') + cells[column];
+    }
+    fmt::print("{}\n", Paint(colour, text));
+  };
+  print(titles_, Colour::kBold);
+  for (const Line& line : lines_) print(line.cells, line.colour);
+}
+
+void PrintJson(const Json& document) { fmt::print("{}\n", document.dump(2)); }
+
+void WriteFile(const std::string& path, std::string_view content) {
+  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
+  std::ofstream file(temporary, std::ios::binary);
+  file.write(content.data(), static_cast<std::streamsize>(content.size()));
+  file.close();
+  std::error_code error;
+  if (file.good()) std::filesystem::rename(temporary, path, error);
+  if (file.good() && !error) return;
+  const std::string reason = error ? error.message() : std::strerror(errno);
+  std::filesystem::remove(temporary, error);
+  throw BadInput(fmt::format("{}: cannot be written: {}", path, reason));
+}
+
+}  // namespace flashwok::cli

@@ -1,0 +1,122 @@
+#include "flashwok/attention.h"
+
+#include <memory>
+#include <new>
+
+#include "api/plan.h"
+#include "api/validate.h"
+#include "common/softmax_state.h"
+
+namespace flashwok {
+namespace {
+
+struct AlignedDelete {
+  void operator()(void* pointer) const {
+    ::operator delete(pointer, std::align_val_t{cpu::Arena::kAlign});
+  }
+};
+
+// The caller's scratch, or an allocation that lives as long as the call.
+class Workspace {
+ public:
+  Status Provide(const PlanResult& plan, const Execution& execution, void** base) {
+    const std::size_t needed = plan.workspace_bytes;
+    if (execution.workspace != nullptr) {
+      if (execution.workspace_bytes < needed) {
+        return Status::Invalid("workspace_bytes: " + std::to_string(execution.workspace_bytes) +
+                               " is less than the " + std::to_string(needed) + " that " +
+                               plan.kernel + " needs");
+      }
+      *base = execution.workspace;
+      return {};
+    }
+    owned_.reset(::operator new(needed + cpu::Arena::kAlign,
+                                std::align_val_t{cpu::Arena::kAlign}, std::nothrow));
+    if (owned_ == nullptr) {
+      return {StatusCode::kOutOfMemory, plan.kernel + " could not get " +
+                                            std::to_string(needed) + " bytes of scratch memory"};
+    }
+    *base = owned_.get();
+    return {};
+  }
+
+ private:
+  std::unique_ptr<void, AlignedDelete> owned_;
+};
+
+float* Address(const Tensor& lse, std::int64_t b, std::int64_t h, std::int64_t i) {
+  return static_cast<float*>(lse.data) + b * lse.strides[0] + h * lse.strides[1] +
+         i * lse.strides[2];
+}
+
+}  // namespace
+
+Status Forward(const Problem& problem, const ForwardOutput& output, const Execution& execution) {
+  Choice choice = Choose(problem, Pass::kForward, execution);
+  Status status = choice.plan.status;
+  if (status.ok()) status = ValidateForwardOutput(problem, output);
+  if (status.ok()) status = ValidatePointers(problem);
+  if (status.ok()) status = ValidatePointers(output);
+  Workspace workspace;
+  if (status.ok()) status = workspace.Provide(choice.plan, execution, &choice.launch.workspace);
+  if (status.ok()) choice.kernel->forward(problem, output, choice.launch);
+  return status;
+}
+
+Status Backward(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
+                const Execution& execution) {
+  Choice choice = Choose(problem, Pass::kBackward, execution);
+  Status status = choice.plan.status;
+  if (status.ok()) status = ValidateBackward(problem, input, gradients);
+  if (status.ok()) status = ValidatePointers(problem);
+  if (status.ok()) status = ValidatePointers(input, gradients);
+  Workspace workspace;
+  if (status.ok()) status = workspace.Provide(choice.plan, execution, &choice.launch.workspace);
+  if (status.ok()) choice.kernel->backward(problem, input, gradients, choice.launch);
+  return status;
+}
+
+Status ForwardBackward(const Problem& problem, const ForwardOutput& output, const Tensor& dout,
+                       const Gradients& gradients, const Execution& execution) {
+  BackwardInput input;
+  input.o = output.o;
+  input.lse = output.lse;
+  input.dout = dout;
+  input.row_max = output.row_max;
+  input.row_sum = output.row_sum;
+  // Everything that the backward pass would refuse, before the forward pass writes.
+  Status status = Plan(problem, Pass::kBackward, execution).status;
+  if (status.ok()) status = ValidateBackward(problem, input, gradients);
+  if (status.ok()) status = ValidatePointers(input, gradients);
+  if (status.ok()) status = Forward(problem, output, execution);
+  if (status.ok()) status = Backward(problem, input, gradients, execution);
+  return status;
+}
+
+Status MergeStates(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, const Tensor& lse_b,
+                   const Tensor& o, const Tensor& lse) {
+  if (Status status = ValidateMerge(o_a, lse_a, o_b, lse_b, o, lse); !status.ok()) return status;
+  for (std::int64_t b = 0; b < o.shape[0]; ++b) {
+    for (std::int64_t i = 0; i < o.shape[1]; ++i) {
+      for (std::int64_t h = 0; h < o.shape[2]; ++h) {
+        const MergeWeights weights = Merge(*Address(lse_a, b, h, i), *Address(lse_b, b, h, i));
+        const auto at = [&](const Tensor& t) {
+          return b * t.strides[0] + i * t.strides[1] + h * t.strides[2];
+        };
+        for (std::int64_t c = 0; c < o.shape[3]; ++c) {
+          // A part without keys is left out, not multiplied by zero: it may hold anything.
+          float sum = 0.0f;
+          if (weights.a != 0.0f) sum += weights.a * LoadAsFloat(o_a.data, o_a.dtype, at(o_a) + c);
+          if (weights.b != 0.0f) sum += weights.b * LoadAsFloat(o_b.data, o_b.dtype, at(o_b) + c);
+          StoreFromFloat(o.data, o.dtype, at(o) + c, sum);
+        }
+        *Address(lse, b, h, i) = weights.lse;
+      }
+    }
+  }
+  return {};
+}
+
+const char* Version() { return FLASHWOK_VERSION; }
+
+}  // namespace flashwok

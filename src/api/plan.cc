@@ -1,0 +1,123 @@
+// Plan: a pure function from a problem to the kernel that runs it, its tiles and its scratch, or to
+// the reason why none does.
+#include "api/plan.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "api/validate.h"
+#include "cpu/parallel_for.h"
+#include "cpu/split_kv.h"
+
+namespace flashwok {
+namespace {
+
+constexpr int kTileQ = 192;
+constexpr int kRowBlock = 12;  // rows of a micro-kernel
+constexpr int kKeyBlock = 16;  // keys of a whole vector, on every instruction set
+
+template <typename T>
+T RoundUpTo(T value, T multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+std::string Gigabytes(std::size_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g GiB", static_cast<double>(bytes) / (1 << 30));
+  return text;
+}
+
+// Why `kernel` does not take the problem, or empty.
+std::string Objection(const cpu::Kernel& kernel, const Problem& problem) {
+  if (IsFloat8(problem.q.dtype) && !kernel.float8) {
+    return std::string("q: dtype ") + Name(problem.q.dtype) + " is not one of " + kernel.dtypes;
+  }
+  if (problem.algorithm != Algorithm::kAuto && problem.algorithm != kernel.algorithm) {
+    return std::string("algorithm: ") + Name(problem.algorithm) + " was asked for";
+  }
+  return {};
+}
+
+void SetTiles(const Layout& layout, const Execution& execution, Pass pass, cpu::Launch* launch) {
+  const std::int64_t wide = std::max(layout.head_dim, layout.head_dim_v);
+  launch->tile_q = pass == Pass::kForward ? kTileQ : 64;
+  launch->tile_kv = pass == Pass::kForward ? (wide > 64 ? 64 : 128) : 128;
+  launch->tile_q = static_cast<int>(std::min<std::int64_t>(
+      launch->tile_q, RoundUpTo<std::int64_t>(std::max<std::int64_t>(layout.max_seqlen_q, 1),
+                                              kRowBlock)));
+  if (execution.tile_q > 0) launch->tile_q = execution.tile_q;
+  if (execution.tile_kv > 0) launch->tile_kv = RoundUpTo(execution.tile_kv, kKeyBlock);
+}
+
+// How the keys are cut, and whether workers share the pieces.
+void SetChunks(const Layout& layout, int num_splits, cpu::Launch* launch) {
+  const std::int64_t keys = std::max<std::int64_t>(layout.max_seqlen_k, 1);
+  std::int64_t chunk = cpu::kChunk;
+  if (num_splits > 0) chunk = CeilDiv(keys, num_splits);
+  launch->chunk = RoundUpTo<std::int64_t>(chunk, launch->tile_kv);
+  if (cpu::MaxChunks(layout, *launch) < 2) return;
+  const std::int64_t tiles = cpu::QTiles(layout, launch->tile_q).count();
+  launch->split = num_splits > 1 || (num_splits == 0 && launch->num_threads > 1 &&
+                                     tiles < 2 * launch->num_threads);
+}
+
+}  // namespace
+
+Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
+  Choice choice;
+  PlanResult& plan = choice.plan;
+  plan.status = Validate(problem, pass);
+  if (plan.status.ok()) plan.status = ValidateExecution(execution);
+  if (!plan.status.ok()) return choice;
+  const Layout layout(problem);
+  cpu::Launch& launch = choice.launch;
+  launch.observer = execution.observer;
+  launch.num_threads =
+      execution.num_threads > 0 ? execution.num_threads : HardwareThreads();
+  SetTiles(layout, execution, pass, &launch);
+  SetChunks(layout, problem.num_splits, &launch);
+  for (const cpu::Kernel& kernel : cpu::Registry()) {
+    if (kernel.pass != pass) continue;
+    const std::string objection =
+        choice.kernel != nullptr ? "a kernel before it in the order of preference runs"
+                                 : Objection(kernel, problem);
+    if (objection.empty()) {
+      choice.kernel = &kernel;
+    } else {
+      plan.rejections.push_back({kernel.name, objection});
+    }
+  }
+  if (choice.kernel == nullptr) {
+    std::string message = "no kernel runs this problem";
+    for (const Rejection& rejection : plan.rejections) {
+      if (rejection.reason.rfind("algorithm", 0) != 0) {
+        message += "; " + rejection.kernel + ": " + rejection.reason;
+      }
+    }
+    plan.status = Status::Unsupported(message);
+    return choice;
+  }
+  const bool splits = pass == Pass::kForward && (choice.kernel->algorithm == Algorithm::kV2 ||
+                                                 choice.kernel->algorithm == Algorithm::kV3);
+  launch.split = launch.split && splits;
+  plan.kernel = choice.kernel->name;
+  plan.algorithm = choice.kernel->algorithm;
+  plan.tile_q = launch.tile_q;
+  plan.tile_kv = launch.tile_kv;
+  plan.num_threads = launch.num_threads;
+  plan.num_splits = launch.split ? static_cast<int>(cpu::MaxChunks(layout, launch)) : 1;
+  plan.workspace_bytes = choice.kernel->bytes(problem, launch);
+  if (plan.workspace_bytes > execution.workspace_limit) {
+    plan.status = Status(StatusCode::kOutOfMemory,
+                         plan.kernel + " needs " + Gigabytes(plan.workspace_bytes) +
+                             " of scratch memory, above workspace_limit, " +
+                             Gigabytes(execution.workspace_limit));
+  }
+  return choice;
+}
+
+PlanResult Plan(const Problem& problem, Pass pass, const Execution& execution) {
+  return Choose(problem, pass, execution).plan;
+}
+
+}  // namespace flashwok

@@ -1,0 +1,58 @@
+// Which keys a query row sees. Causal masks, windows and key lengths all make one interval of keys
+// a row, whose two ends never move left from one row to the next.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/host_device.h"
+#include "flashwok/attention.h"
+
+namespace flashwok {
+
+// Half open: keys [begin, end); empty when begin == end.
+struct KeyRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  FLASHWOK_HOST_DEVICE constexpr bool empty() const { return begin >= end; }
+  friend constexpr bool operator==(const KeyRange&, const KeyRange&) = default;
+};
+
+// The interval mask of one sequence. A limit is kUnlimited or a distance from the diagonal.
+struct IntervalMask {
+  static constexpr std::int64_t kUnlimited = INT64_MAX;
+
+  std::int64_t seqlen_k = 0;
+  std::int64_t diagonal = 0;  // row i stands at key i + diagonal
+  std::int64_t left = kUnlimited;
+  std::int64_t right = kUnlimited;
+
+  // The diagonal is the top-left one for kTopLeft, else the bottom-right one; causal is a right
+  // limit of 0, joined to the window by intersection.
+  static constexpr IntervalMask Make(Causal causal, std::int64_t window_left,
+                                     std::int64_t window_right, std::int64_t seqlen_q,
+                                     std::int64_t seqlen_k) {
+    IntervalMask mask;
+    mask.seqlen_k = seqlen_k;
+    mask.diagonal = causal == Causal::kTopLeft ? 0 : seqlen_k - seqlen_q;
+    if (window_left >= 0) mask.left = window_left;
+    if (window_right >= 0) mask.right = window_right;
+    if (causal != Causal::kNone) mask.right = 0;
+    return mask;
+  }
+
+  // Row i, all within 64 bits: lengths are below 2^31 and the limits are clamped to them.
+  FLASHWOK_HOST_DEVICE constexpr KeyRange Row(std::int64_t i) const {
+    const std::int64_t center = i + diagonal;
+    std::int64_t begin = 0;
+    std::int64_t end = seqlen_k;
+    if (left < center) begin = center - left;
+    if (right < seqlen_k - center) end = center + right + 1;
+    if (end > seqlen_k) end = seqlen_k;
+    if (begin > seqlen_k) begin = seqlen_k;
+    if (end < begin) end = begin;
+    return {begin, end};
+  }
+};
+
+}  // namespace flashwok

@@ -1,0 +1,187 @@
+// What the forward kernels share: the worktop of one worker and the verbs that fill it, each seen
+// by the Observer. The kernels themselves are only orderings of these verbs. Per-target guard.
+#if defined(FLASHWOK_CPU_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FLASHWOK_CPU_FORWARD_INL_H_
+#undef FLASHWOK_CPU_FORWARD_INL_H_
+#else
+#define FLASHWOK_CPU_FORWARD_INL_H_
+#endif
+
+#include "common/tile_range.h"
+#include "cpu/score_stage-inl.h"
+#include "cpu/tile-inl.h"
+#include "cpu/worktop.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashwok::cpu::HWY_NAMESPACE {
+
+// Keys [begin, begin + cols) of a sequence.
+struct KeyTile {
+  std::int64_t index = 0;
+  std::int64_t begin = 0;
+  std::int64_t cols = 0;    // real keys
+  std::int64_t padded = 0;  // up to whole vectors
+};
+
+HWY_INLINE KeyTile MakeKeyTile(const Sequence& sequence, std::int64_t index, int tile_kv) {
+  KeyTile keys;
+  keys.index = index;
+  keys.begin = index * tile_kv;
+  keys.cols = std::min<std::int64_t>(tile_kv, sequence.seqlen_k - keys.begin);
+  keys.padded = RoundUp(keys.cols, kLanes);
+  return keys;
+}
+
+// The verbs of one worker, bound to the problem and its worktop.
+class ForwardVerbs {
+ public:
+  ForwardVerbs(const Layout& layout, const Launch& launch, const Tracer& tracer,
+               const ForwardWorktop& top)
+      : layout_(layout), launch_(launch), tracer_(tracer), top_(top) {}
+
+  TileRange Range(const QTile& tile) const {
+    return VisitedTiles(tile.sequence.mask, tile.row_begin, tile.row_begin + tile.rows,
+                        launch_.tile_kv);
+  }
+
+  // Q scaled once, outside the loop: scores then come out in units of log2 (or of softcap).
+  void LoadQ(const QTile& tile) const {
+    const auto span = tracer_.Load(
+        Role::kQ, tile.rows * layout_.head_dim * ItemSize(layout_.q.dtype), Place(tile, -1));
+    const auto source = [&](std::int64_t r) {
+      return layout_.q.Row(tile.batch, tile.sequence.q_begin + tile.row_begin + r, tile.head);
+    };
+    LoadTile(source, layout_.q.dtype, 0, tile.rows, tile.rows, layout_.head_dim,
+             QueryScale(layout_, tile), top_.Q);
+  }
+
+  void LoadK(const QTile& tile, const KeyTile& keys) const {
+    const auto span = tracer_.Load(
+        Role::kK, keys.cols * layout_.head_dim * ItemSize(layout_.k.dtype),
+        Place(tile, keys.index));
+    LoadKeyColumns(tile, keys, 0, RoundUp(keys.padded, 4), top_.KT);
+  }
+  void LoadV(const QTile& tile, const KeyTile& keys) const {
+    const auto span = tracer_.Load(
+        Role::kV, keys.cols * layout_.head_dim_v * ItemSize(layout_.v.dtype),
+        Place(tile, keys.index));
+    LoadValueRows(tile, keys, 0, keys.padded, top_.V);
+  }
+  // Parts of a tile, for a producer that works in small steps.
+  void LoadKeyColumns(const QTile& tile, const KeyTile& keys, std::int64_t begin,
+                      std::int64_t end, float* target) const {
+    const auto source = [&](std::int64_t r) {
+      return layout_.KeyRow(layout_.k, tile.batch, tile.sequence, keys.begin + r, tile.head_kv);
+    };
+    LoadTileTransposed(source, layout_.k.dtype, begin, end, keys.cols, layout_.head_dim, target);
+  }
+  void LoadValueRows(const QTile& tile, const KeyTile& keys, std::int64_t begin,
+                     std::int64_t end, float* target) const {
+    const auto source = [&](std::int64_t r) {
+      return layout_.KeyRow(layout_.v, tile.batch, tile.sequence, keys.begin + r, tile.head_kv);
+    };
+    LoadTile(source, layout_.v.dtype, begin, end, keys.cols, layout_.head_dim_v, 1.0f, target);
+  }
+
+  // S = Q K^T for rows [begin, begin + rows) of the Q tile.
+  void ScoreProduct(const QTile& tile, const KeyTile& keys, std::int64_t begin,
+                    std::int64_t rows, const float* KT) const {
+    const auto span = tracer_.Product(
+        Role::kS, 2 * rows * keys.cols * layout_.head_dim, Place(tile, keys.index));
+    Gemm<Add::kNo>(rows, keys.padded, layout_.head_dim, top_.Q + begin * kTileLd, KT,
+                   top_.S + begin * kTileLd);
+  }
+
+  // Mask and bias, folded into the score stage.
+  void Scores(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t rows,
+              bool masked) const {
+    TraceScoreInputs(tracer_, layout_, rows, keys.cols, Place(tile, keys.index));
+    ScoreStage(layout_, tile, keys.begin, keys.cols, keys.padded, begin, rows, masked,
+               top_.S + begin * kTileLd);
+  }
+
+  // m, P, l, alpha.
+  void Softmax(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t rows,
+               const RowState& state, bool masked) const {
+    const auto span =
+        tracer_.Work(EventKind::kSoftmax, Role::kP, Place(tile, keys.index), masked);
+    const RowState part{state.row_max + begin, state.row_sum + begin, state.alpha + begin};
+    OnlineSoftmax(top_.S + begin * kTileLd, rows, keys.padded, part);
+    if (layout_.dropout.active()) {
+      DropRows(layout_, tile, keys.begin, keys.padded, begin, rows, top_.S + begin * kTileLd);
+    }
+  }
+
+  void RescaleO(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t rows,
+                float* O, const float* alpha) const {
+    const auto span = tracer_.Work(EventKind::kRescale, Role::kO, Place(tile, keys.index));
+    Rescale(O + begin * kTileLd, rows, RoundUp(layout_.head_dim_v, kLanes), alpha + begin);
+  }
+
+  // O += P V.
+  void ValueProduct(const QTile& tile, const KeyTile& keys, std::int64_t begin,
+                    std::int64_t rows, const float* V, bool masked, float* O) const {
+    const auto span = tracer_.Product(
+        Role::kO, 2 * rows * keys.cols * layout_.head_dim_v, Place(tile, keys.index));
+    const float* P = top_.S + begin * kTileLd;
+    if (masked && !AllFinite(V, keys.padded, RoundUp(layout_.head_dim_v, kLanes))) {
+      GemmSkippingZeros(rows, layout_.head_dim_v, keys.padded, P, V, O + begin * kTileLd);
+    } else {
+      Gemm<Add::kYes>(rows, layout_.head_dim_v, keys.padded, P, V, O + begin * kTileLd);
+    }
+  }
+
+  // O / l once, at the end, and the lse.
+  void Finalize(const QTile& tile, const RowView& o, const ScalarView& lse, const float* O,
+                const RowState& state) const {
+    {
+      const auto span = tracer_.Work(EventKind::kFinalize, Role::kO, Place(tile, -1));
+    }
+    const std::int64_t row0 = tile.sequence.q_begin + tile.row_begin;
+    const float descale = layout_.ValueDescale(tile.batch, tile.head_kv);
+    {
+      const auto span = tracer_.Store(
+          Role::kO, tile.rows * layout_.head_dim_v * ItemSize(o.dtype), Place(tile, -1));
+      for (std::int64_t r = 0; r < tile.rows; ++r) {
+        const float sum = state.row_sum[r];
+        StoreRow(O + r * kTileLd, layout_.head_dim_v, sum == 0.0f ? 0.0f : descale / sum,
+                 o.dtype, o.Row(tile.batch, row0 + r, tile.head));
+      }
+    }
+    if (!lse) return;
+    const auto span = tracer_.Store(Role::kLse, tile.rows * 4, Place(tile, -1));
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      lse.At(tile.batch, tile.head, row0 + r) = LogSumExp(state.row_max[r], state.row_sum[r]);
+    }
+  }
+
+  // Tiles of the sequence that this Q tile passes over.
+  void TraceSkips(const QTile& tile, const TileRange& range) const {
+    if (!tracer_.active()) return;
+    const std::int64_t all = CeilDiv(tile.sequence.seqlen_k, launch_.tile_kv);
+    for (std::int64_t j = 0; j < all; ++j) {
+      if (!range.Contains(j)) tracer_.Work(EventKind::kSkip, Role::kK, Place(tile, j));
+    }
+  }
+
+  // True when scores of this tile may be hidden: by the interval, a mask or a bias of -inf.
+  bool Masked(const TileRange& range, std::int64_t k_tile) const {
+    return range.NeedsMask(k_tile) || layout_.mask || layout_.bias;
+  }
+
+  const Tracer& tracer() const { return tracer_; }
+  static Tracer::Place Place(const QTile& tile, std::int64_t k_tile) {
+    return {tile.batch_head, tile.index, k_tile};
+  }
+
+ private:
+  const Layout& layout_;
+  const Launch& launch_;
+  const Tracer& tracer_;
+  const ForwardWorktop& top_;
+};
+
+}  // namespace flashwok::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

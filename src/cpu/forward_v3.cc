@@ -1,0 +1,142 @@
+// Flash Attention V3 (Shah et al. 2024) as a CPU can run it. Against V2:
+//   - an assembly line of two stages: while one pair of K and V tiles is computed with, the next pair
+//     is fetched and packed in small steps between the products, so that the loads overlap them;
+//   - the consumers are blocks of rows of the Q tile; a block that sees no key of a tile passes;
+//   - products of narrow operands with float32 accumulation: float8 is widened on the way in, and
+//     its scales are applied to the scores and to O.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/forward_v3.cc"
+#include <hwy/foreach_target.h>
+// Highway's per-target includes follow.
+#include "cpu/forward-inl.h"
+#include "cpu/forward_v3.h"
+#include "cpu/kernels.h"
+#include "cpu/parallel_for.h"
+#include "cpu/split_kv-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashwok::cpu::HWY_NAMESPACE {
+
+// Fetches one KV tile into a stage, a slice at a time.
+class Producer {
+ public:
+  Producer(const ForwardVerbs& verbs, const Layout& layout, const Tracer& tracer,
+           const QTile& tile, std::int64_t steps)
+      : verbs_(verbs), layout_(layout), tracer_(tracer), tile_(tile), steps_(steps) {}
+
+  void Begin(const KeyTile& keys, const StageV3& stage, int stage_index) {
+    keys_ = keys;
+    stage_ = stage;
+    stage_index_ = stage_index;
+    columns_ = rows_ = 0;
+    active_ = true;
+  }
+  bool active() const { return active_; }
+
+  // Slice number `step` of `steps`.
+  void Step(std::int64_t step) {
+    if (!active_) return;
+    const std::int64_t padded = RoundUp(keys_.padded, 4);
+    const std::int64_t end = std::min(padded, RoundUp(padded * (step + 1) / steps_, 4));
+    Load(Role::kK, columns_, end, layout_.head_dim * ItemSize(layout_.k.dtype),
+         [&] { verbs_.LoadKeyColumns(tile_, keys_, columns_, end, stage_.KT); });
+    Load(Role::kV, rows_, end, layout_.head_dim_v * ItemSize(layout_.v.dtype),
+         [&] { verbs_.LoadValueRows(tile_, keys_, rows_, std::min(end, keys_.padded), stage_.V); });
+    columns_ = rows_ = end;
+    if (end == padded) active_ = false;
+  }
+  void Finish() {
+    if (active_) Step(steps_ - 1);
+  }
+
+ private:
+  template <typename Body>
+  void Load(Role role, std::int64_t begin, std::int64_t end, std::int64_t row_bytes,
+            const Body& body) const {
+    const std::int64_t keys = std::min(end, keys_.cols) - std::min(begin, keys_.cols);
+    auto place = ForwardVerbs::Place(tile_, keys_.index);
+    place.stage = stage_index_;
+    const auto span = tracer_.Load(role, keys * row_bytes, place);
+    body();
+  }
+
+  const ForwardVerbs& verbs_;
+  const Layout& layout_;
+  const Tracer& tracer_;
+  const QTile& tile_;
+  std::int64_t steps_;
+  KeyTile keys_;
+  StageV3 stage_{};
+  int stage_index_ = 0;
+  std::int64_t columns_ = 0, rows_ = 0;
+  bool active_ = false;
+};
+
+struct ChunkV3 {
+  const Layout& layout;
+  const Launch& launch;
+
+  void operator()(const ForwardVerbs& verbs, const WorktopV3& top, const QTile& tile,
+                  const TileRange& range, std::int64_t begin, std::int64_t end,
+                  const RowState& state, float* O) const {
+    ResetState(state, tile.rows);
+    ZeroTile(O, tile.rows, layout.head_dim_v);
+    const std::int64_t blocks = CeilDiv(tile.rows, kConsumerRows);
+    Producer producer(verbs, layout, verbs.tracer(), tile, blocks);
+    producer.Begin(MakeKeyTile(tile.sequence, begin, launch.tile_kv), top.stages[0], 0);
+    producer.Finish();
+    for (std::int64_t j = begin; j < end; ++j) {
+      const int stage = static_cast<int>((j - begin) % 2);
+      const KeyTile keys = MakeKeyTile(tile.sequence, j, launch.tile_kv);
+      if (j + 1 < end) {
+        producer.Begin(MakeKeyTile(tile.sequence, j + 1, launch.tile_kv), top.stages[1 - stage],
+                       1 - stage);
+      }
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        Consume(verbs, tile, keys, top.stages[stage], block * kConsumerRows, verbs.Masked(range, j),
+                state, O);
+        producer.Step(block);
+      }
+      producer.Finish();
+    }
+  }
+
+  void Consume(const ForwardVerbs& verbs, const QTile& tile, const KeyTile& keys,
+               const StageV3& stage, std::int64_t row, bool masked, const RowState& state,
+               float* O) const {
+    const std::int64_t rows = std::min<std::int64_t>(kConsumerRows, tile.rows - row);
+    const TileRange seen = VisitedTiles(tile.sequence.mask, tile.row_begin + row,
+                                        tile.row_begin + row + rows, launch.tile_kv);
+    if (!seen.Contains(keys.index)) return;
+    masked = masked && verbs.Masked(seen, keys.index);
+    verbs.ScoreProduct(tile, keys, row, rows, stage.KT);             // S = Q K^T
+    verbs.Scores(tile, keys, row, rows, masked);                     // mask, bias
+    verbs.Softmax(tile, keys, row, rows, state, masked);             // m, P, l
+    verbs.RescaleO(tile, keys, row, rows, O, state.alpha);           // O *= alpha
+    verbs.ValueProduct(tile, keys, row, rows, stage.V, masked, O);   // O += P V
+  }
+};
+
+void ForwardV3(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
+  const Layout layout(problem);
+  RunSplitKV<WorktopV3>(layout, output, launch, ChunkV3{layout, launch});
+}
+
+}  // namespace flashwok::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashwok::cpu {
+
+HWY_EXPORT(ForwardV3);
+
+void ForwardV3(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
+  HWY_DYNAMIC_DISPATCH(ForwardV3)(problem, output, launch);
+}
+
+std::size_t ForwardV3Bytes(const Problem& problem, const Launch& launch) {
+  return SplitKVBytes<WorktopV3>(Layout(problem), launch);
+}
+
+}  // namespace flashwok::cpu
+#endif

@@ -1,0 +1,51 @@
+#include "cpu/parallel_for.h"
+
+#include <algorithm>
+#include <atomic>
+#ifdef FLASHWOK_THREADS_openmp
+#include <omp.h>
+#endif
+#ifdef FLASHWOK_THREADS_std
+#include <thread>
+#include <vector>
+#endif
+
+namespace flashwok {
+
+void ParallelFor(int num_threads, std::int64_t count,
+                 const std::function<void(int, std::int64_t)>& body) {
+  std::atomic<std::int64_t> next{0};
+  const auto work = [&](int worker) {
+    for (std::int64_t index = next.fetch_add(1); index < count; index = next.fetch_add(1)) {
+      body(worker, index);
+    }
+  };
+  const int workers = static_cast<int>(std::min<std::int64_t>(num_threads, count));
+  if (workers <= 1) {
+    work(0);
+    return;
+  }
+#if defined(FLASHWOK_THREADS_openmp)
+#pragma omp parallel num_threads(workers)
+  work(omp_get_thread_num());
+#elif defined(FLASHWOK_THREADS_std)
+  std::vector<std::thread> threads;
+  for (int worker = 1; worker < workers; ++worker) threads.emplace_back(work, worker);
+  work(0);
+  for (std::thread& thread : threads) thread.join();
+#else
+  work(0);
+#endif
+}
+
+int HardwareThreads() {
+#if defined(FLASHWOK_THREADS_openmp)
+  return omp_get_max_threads();
+#elif defined(FLASHWOK_THREADS_std)
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+#else
+  return 1;
+#endif
+}
+
+}  // namespace flashwok

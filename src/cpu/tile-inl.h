@@ -1,0 +1,273 @@
+// The SIMD verbs of the CPU kernels: bring a tile to the worktop, take one back, mask and bias
+// scores, exp2, online softmax, rescale. Written once for every instruction set. Per-target guard.
+#if defined(FLASHWOK_CPU_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FLASHWOK_CPU_TILE_INL_H_
+#undef FLASHWOK_CPU_TILE_INL_H_
+#else
+#define FLASHWOK_CPU_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "cpu/gemm-inl.h"
+#include "cpu/worktop.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashwok::cpu::HWY_NAMESPACE {
+
+using I32 = hn::RebindToSigned<F32>;
+using U32 = hn::RebindToUnsigned<F32>;
+using VF = hn::Vec<F32>;
+
+inline constexpr float kLog2E = 1.44269504088896340736f;
+inline constexpr float kLn2 = 0.69314718055994530942f;
+inline constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+
+// ---- rows in and out ------------------------------------------------------------------------
+
+// n values of any dtype to float, times scale; the tail up to `padded` becomes zero.
+HWY_INLINE void LoadRow(const void* source, DType dtype, std::int64_t n, std::int64_t padded,
+                        float scale, float* HWY_RESTRICT row) {
+  const F32 d;
+  const hn::Rebind<std::uint16_t, F32> d16;
+  const auto factor = hn::Set(d, scale);
+  std::int64_t i = 0;
+  if (dtype == DType::kFloat32) {
+    const float* values = static_cast<const float*>(source);
+    for (; i + kLanes <= n; i += kLanes) {
+      hn::Store(hn::Mul(hn::LoadU(d, values + i), factor), d, row + i);
+    }
+  } else if (dtype == DType::kBFloat16) {
+    const std::uint16_t* values = static_cast<const std::uint16_t*>(source);
+    for (; i + kLanes <= n; i += kLanes) {
+      const auto wide = hn::PromoteTo(U32(), hn::LoadU(d16, values + i));
+      hn::Store(hn::Mul(hn::BitCast(d, hn::ShiftLeft<16>(wide)), factor), d, row + i);
+    }
+  } else if (dtype == DType::kFloat16) {
+    const hn::Rebind<hwy::float16_t, F32> dh;
+    const hwy::float16_t* values = static_cast<const hwy::float16_t*>(source);
+    for (; i + kLanes <= n; i += kLanes) {
+      hn::Store(hn::Mul(hn::PromoteTo(d, hn::LoadU(dh, values + i)), factor), d, row + i);
+    }
+  }
+  for (; i < n; ++i) row[i] = LoadAsFloat(source, dtype, i) * scale;
+  for (; i < padded; ++i) row[i] = 0.0f;
+}
+
+HWY_INLINE void StoreRow(const float* HWY_RESTRICT row, std::int64_t n, float scale, DType dtype,
+                         void* target) {
+  const F32 d;
+  std::int64_t i = 0;
+  if (dtype == DType::kFloat32) {
+    const auto factor = hn::Set(d, scale);
+    float* values = static_cast<float*>(target);
+    for (; i + kLanes <= n; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::Load(d, row + i), factor), d, values + i);
+    }
+  }
+  for (; i < n; ++i) StoreFromFloat(target, dtype, i, row[i] * scale);
+}
+
+// 4 rows of floats, n columns, written as columns 0..3 of a tile: tile[c, 0..3].
+HWY_INLINE void StoreTransposed4(const float* HWY_RESTRICT rows, std::int64_t stride,
+                                 std::int64_t n, float* HWY_RESTRICT tile) {
+  std::int64_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::Full128<float> d4;
+  const hn::Full128<double> d2;
+  for (; c + 4 <= n; c += 4) {
+    const auto r0 = hn::LoadU(d4, rows + c);
+    const auto r1 = hn::LoadU(d4, rows + stride + c);
+    const auto r2 = hn::LoadU(d4, rows + 2 * stride + c);
+    const auto r3 = hn::LoadU(d4, rows + 3 * stride + c);
+    const auto low01 = hn::BitCast(d2, hn::InterleaveLower(d4, r0, r1));
+    const auto low23 = hn::BitCast(d2, hn::InterleaveLower(d4, r2, r3));
+    const auto high01 = hn::BitCast(d2, hn::InterleaveUpper(d4, r0, r1));
+    const auto high23 = hn::BitCast(d2, hn::InterleaveUpper(d4, r2, r3));
+    float* out = tile + c * kTileLd;
+    hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, low01, low23)), d4, out);
+    hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, low01, low23)), d4, out + kTileLd);
+    hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, high01, high23)), d4, out + 2 * kTileLd);
+    hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, high01, high23)), d4, out + 3 * kTileLd);
+  }
+#endif
+  for (; c < n; ++c) {
+    for (int r = 0; r < 4; ++r) tile[c * kTileLd + r] = rows[r * stride + c];
+  }
+}
+
+// Rows [begin, end) of a tile of `rows` real rows from slow memory, as they are; rows from `rows`
+// on become zero. source(r) is the address of row r.
+template <typename Source>
+HWY_INLINE void LoadTile(const Source& source, DType dtype, std::int64_t begin, std::int64_t end,
+                         std::int64_t rows, std::int64_t n, float scale,
+                         float* HWY_RESTRICT tile) {
+  const std::int64_t padded = RoundUp(n, kLanes);
+  for (std::int64_t r = begin; r < end; ++r) {
+    float* row = tile + r * kTileLd;
+    if (r < rows) {
+      LoadRow(source(r), dtype, n, padded, scale, row);
+    } else {
+      std::fill_n(row, padded, 0.0f);
+    }
+  }
+}
+
+// The same rows as columns [begin, end) of the tile; both multiples of 4.
+template <typename Source>
+HWY_INLINE void LoadTileTransposed(const Source& source, DType dtype, std::int64_t begin,
+                                   std::int64_t end, std::int64_t rows, std::int64_t n,
+                                   float* HWY_RESTRICT tile) {
+  HWY_ALIGN float buffer[4 * kMaxTileCols];
+  const std::int64_t padded = RoundUp(n, kLanes);
+  for (std::int64_t r = begin; r < end; r += 4) {
+    for (std::int64_t k = 0; k < 4; ++k) {
+      float* row = buffer + k * kMaxTileCols;
+      if (r + k < rows) {
+        LoadRow(source(r + k), dtype, n, padded, 1.0f, row);
+      } else {
+        std::fill_n(row, padded, 0.0f);
+      }
+    }
+    StoreTransposed4(buffer, kMaxTileCols, n, tile + r);
+  }
+}
+
+HWY_INLINE bool AllFinite(const float* tile, std::int64_t rows, std::int64_t cols) {
+  const F32 d;
+  auto sum = hn::Zero(d);  // x * 0 is NaN exactly for an infinity or a NaN
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; c += kLanes) {
+      sum = hn::MulAdd(hn::Load(d, tile + r * kTileLd + c), hn::Zero(d), sum);
+    }
+  }
+  return hn::AllTrue(d, hn::Eq(sum, sum));
+}
+
+// ---- elementary functions -------------------------------------------------------------------
+
+// 2^x for x <= 0 and NaN: a polynomial of relative error 2e-9 (before rounding) on [-1/2, 1/2],
+// exact at 0, zero below -126.
+HWY_INLINE VF Exp2(VF x) {
+  const F32 d;
+  const I32 di;
+  const auto whole = hn::Round(x);
+  const auto f = hn::Sub(x, whole);
+  auto p = hn::Set(d, 1.534580857e-04f);
+  p = hn::MulAdd(p, f, hn::Set(d, 1.339993119e-03f));
+  p = hn::MulAdd(p, f, hn::Set(d, 9.618488970e-03f));
+  p = hn::MulAdd(p, f, hn::Set(d, 5.550328777e-02f));
+  p = hn::MulAdd(p, f, hn::Set(d, 2.402264689e-01f));
+  p = hn::MulAdd(p, f, hn::Set(d, 6.931472057e-01f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
+  const auto bias = hn::Set(di, 127);
+  const auto power =
+      hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, whole), bias)));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), hn::Mul(p, power));
+}
+
+// tanh(x) to about one ulp: an odd polynomial near zero, 1 - 2 / (e^2|x| + 1) beyond.
+HWY_INLINE VF Tanh(VF x) {
+  const F32 d;
+  const auto z = hn::Mul(x, x);
+  auto p = hn::Set(d, -5.424338826e-03f);
+  p = hn::MulAdd(p, z, hn::Set(d, 2.037294640e-02f));
+  p = hn::MulAdd(p, z, hn::Set(d, -5.365122540e-02f));
+  p = hn::MulAdd(p, z, hn::Set(d, 1.333022707e-01f));
+  p = hn::MulAdd(p, z, hn::Set(d, -3.333322063e-01f));
+  const auto small = hn::MulAdd(hn::Mul(p, z), x, x);
+  const auto magnitude = hn::Abs(x);
+  const auto decay = Exp2(hn::Mul(magnitude, hn::Set(d, -2.0f * kLog2E)));  // e^(-2|x|)
+  const auto one = hn::Set(d, 1.0f);
+  const auto large = hn::CopySign(hn::Div(hn::Sub(one, decay), hn::Add(one, decay)), x);
+  return hn::IfThenElse(hn::Gt(magnitude, hn::Set(d, 0.65f)), large, small);
+}
+
+// ---- softmax ----------------------------------------------------------------------------------
+
+HWY_INLINE void ResetState(const RowState& state, std::int64_t rows) {
+  std::fill_n(state.row_max, rows, kMinusInf);
+  std::fill_n(state.row_sum, rows, 0.0f);
+}
+
+// The reference for exp2: a row that has seen no key yet keeps -inf - 0 = -inf.
+HWY_INLINE float SafeMax(float row_max) { return row_max == kMinusInf ? 0.0f : row_max; }
+
+HWY_INLINE float Exp2Scalar(float x) {
+  return hn::GetLane(Exp2(hn::Set(F32(), x)));
+}
+
+// One tile's step of online softmax (FA1 Algorithm 1, lines 10 to 12; FA2 Algorithm 1, line 9):
+// new row_max, S -> P = exp2(S - row_max) in place, row_sum, and alpha = exp2(old - new maximum).
+// `cols` is a multiple of kLanes; masked and padded scores are -inf.
+HWY_INLINE void OnlineSoftmax(float* HWY_RESTRICT scores, std::int64_t rows, std::int64_t cols,
+                              const RowState& state) {
+  const F32 d;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    float* row = scores + r * kTileLd;
+    auto max = hn::Load(d, row);
+    for (std::int64_t c = kLanes; c < cols; c += kLanes) max = hn::Max(max, hn::Load(d, row + c));
+    const float old_max = state.row_max[r];
+    const float new_max = std::max(old_max, hn::GetLane(hn::MaxOfLanes(d, max)));
+    const auto safe_max = hn::Set(d, SafeMax(new_max));
+    auto sum = hn::Zero(d);
+    for (std::int64_t c = 0; c < cols; c += kLanes) {
+      const auto p = Exp2(hn::Sub(hn::Load(d, row + c), safe_max));
+      hn::Store(p, d, row + c);
+      sum = hn::Add(sum, p);
+    }
+    const float alpha = old_max == new_max ? 1.0f : Exp2Scalar(old_max - SafeMax(new_max));
+    state.row_max[r] = new_max;
+    state.alpha[r] = alpha;
+    state.row_sum[r] = state.row_sum[r] * alpha + hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+}
+
+HWY_INLINE void ScaleRow(float* HWY_RESTRICT row, std::int64_t cols, float factor) {
+  const F32 d;
+  const auto f = hn::Set(d, factor);
+  for (std::int64_t c = 0; c < cols; c += kLanes) {
+    hn::Store(hn::Mul(hn::Load(d, row + c), f), d, row + c);
+  }
+}
+
+// The old part of O, corrected for the larger maximum; exact and free where none came.
+HWY_INLINE void Rescale(float* output, std::int64_t rows, std::int64_t cols, const float* alpha) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    if (alpha[r] != 1.0f) ScaleRow(output + r * kTileLd, cols, alpha[r]);
+  }
+}
+
+// Joins the state (b, O_b) of later keys to (a, O_a), both not yet divided by their sums.
+HWY_INLINE void MergeInto(const RowState& a, float* o_a, const RowState& b, const float* o_b,
+                          std::int64_t rows, std::int64_t cols) {
+  const F32 d;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float max = std::max(a.row_max[r], b.row_max[r]);
+    const float weight_a = Exp2Scalar(a.row_max[r] - SafeMax(max));
+    const float weight_b = Exp2Scalar(b.row_max[r] - SafeMax(max));
+    a.row_max[r] = max;
+    a.row_sum[r] = a.row_sum[r] * weight_a + b.row_sum[r] * weight_b;
+    const auto factor_a = hn::Set(d, weight_a);
+    const auto factor_b = hn::Set(d, weight_b);
+    float* row_a = o_a + r * kTileLd;
+    const float* row_b = o_b + r * kTileLd;
+    for (std::int64_t c = 0; c < cols; c += kLanes) {
+      const auto part = hn::Mul(hn::Load(d, row_b + c), factor_b);
+      hn::Store(hn::MulAdd(hn::Load(d, row_a + c), factor_a, part), d, row_a + c);
+    }
+  }
+}
+
+// lse of a row, natural log.
+HWY_INLINE float LogSumExp(float row_max, float row_sum) {
+  return row_sum == 0.0f ? kMinusInf : row_max * kLn2 + std::log(row_sum);
+}
+
+}  // namespace flashwok::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

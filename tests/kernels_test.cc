@@ -1,0 +1,112 @@
+// Every case, on every kernel of the registry, against the float64 oracle.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "flashwok/attention.h"
+#include "reference/plain.h"
+#include "reference/reference.h"
+#include "tests/cases.h"
+#include "tests/problem_data.h"
+
+namespace flashwok::test {
+namespace {
+
+// max |a - b|; values that are not finite must agree in kind.
+double MaxError(const std::vector<double>& got, const std::vector<double>& want) {
+  EXPECT_EQ(got.size(), want.size());
+  double worst = 0.0;
+  for (std::size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
+    if (std::isfinite(want[i])) {
+      const double error = std::abs(got[i] - want[i]);
+      worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+    } else if (std::isnan(want[i]) ? !std::isnan(got[i]) : got[i] != want[i]) {
+      worst = INFINITY;
+    }
+  }
+  return worst;
+}
+
+double Magnitude(const std::vector<double>& values) {
+  double largest = 0.0;
+  for (double value : values) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
+  return largest;
+}
+
+// The contract's bound: twice the error of the plain computation in the same dtype, plus a floor.
+void ExpectClose(const char* name, const Tensor& got, const std::vector<double>& want,
+                 const std::vector<double>& plain, double floor) {
+  const double error = MaxError(Read(got), want);
+  const double bound = 2.0 * MaxError(plain, want) + floor * std::max(1.0, Magnitude(want));
+  EXPECT_LE(error, bound) << name;
+}
+
+class KernelTest : public ::testing::TestWithParam<Case> {};
+
+double Floor(DType dtype) { return dtype == DType::kFloat32 ? 1e-6 : 1e-5; }
+
+TEST_P(KernelTest, ForwardMatchesOracle) {
+  ProblemData data(GetParam());
+  SCOPED_TRACE(data.Describe());
+  const reference::ForwardResult want = reference::Forward(data.problem);
+  const reference::ForwardResult plain = reference::PlainForward(data.problem);
+  for (const KernelInfo& kernel : Kernels()) {
+    if (kernel.pass != Pass::kForward || !kernel.available) continue;
+    SCOPED_TRACE(kernel.name);
+    data.problem.algorithm = kernel.algorithm;
+    const PlanResult plan = Plan(data.problem, Pass::kForward);
+    if (plan.status.code() == StatusCode::kUnsupported) continue;
+    ASSERT_TRUE(plan.status.ok()) << plan.status.message();
+    for (int threads : {1, 2}) {
+      data.ResetOutputs();
+      Execution execution;
+      execution.num_threads = threads;
+      const Status status = Forward(data.problem, data.output, execution);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ExpectClose("o", data.output.o, want.o, plain.o, Floor(data.problem.q.dtype));
+      ExpectClose("lse", data.output.lse, want.lse, plain.lse, 2e-6);
+      EXPECT_EQ(data.GuardError(), "");
+    }
+  }
+}
+
+TEST_P(KernelTest, BackwardMatchesOracle) {
+  if (!GetParam().backward) GTEST_SKIP();
+  ProblemData data(GetParam());
+  SCOPED_TRACE(data.Describe());
+  const Tensor& dout = data.backward.dout;
+  const Tensor& dlse = data.backward.dlse;
+  const reference::BackwardResult want = reference::Backward(data.problem, dout, dlse);
+  const reference::BackwardResult plain = reference::PlainBackward(data.problem, dout, dlse);
+  for (const KernelInfo& kernel : Kernels()) {
+    if (kernel.pass != Pass::kBackward || !kernel.available) continue;
+    SCOPED_TRACE(kernel.name);
+    data.problem.algorithm = kernel.algorithm;
+    for (int threads : {1, 2}) {
+      data.ResetOutputs();
+      Execution execution;
+      execution.num_threads = threads;
+      Status status = Forward(data.problem, data.output, execution);
+      ASSERT_TRUE(status.ok()) << status.message();
+      status = Backward(data.problem, data.backward, data.gradients, execution);
+      ASSERT_TRUE(status.ok()) << status.message();
+      const double floor = data.problem.q.dtype == DType::kFloat32 ? 4e-6 : 1e-4;
+      ExpectClose("dq", data.gradients.dq, want.dq, plain.dq, floor);
+      ExpectClose("dk", data.gradients.dk, want.dk, plain.dk, floor);
+      ExpectClose("dv", data.gradients.dv, want.dv, plain.dv, floor);
+      if (data.gradients.dbias.present()) {
+        ExpectClose("dbias", data.gradients.dbias, want.dbias, plain.dbias, floor);
+      }
+      EXPECT_EQ(data.GuardError(), "");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, KernelTest, ::testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace flashwok::test

@@ -1,0 +1,231 @@
+// Every refusal of outputs, gradients, executions and null data, with its whole message.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/valid_problems.h"
+
+namespace flashwok::test {
+namespace {
+
+struct Call {
+  Problem problem;
+  ForwardOutput output;
+  BackwardInput input;
+  Gradients gradients;
+};
+
+Call BaseCall(DType dtype = DType::kFloat16) {
+  Call c;
+  c.problem.q = Shape(dtype, 2, 65, 4, 32);
+  c.problem.k = Shape(dtype, 2, 70, 2, 32);
+  c.problem.v = Shape(dtype, 2, 70, 2, 48);
+  c.problem.bias = Floats(1, 4, 65, 70);
+  c.problem.algorithm = Algorithm::kV1;
+  c.output.o = Shape(dtype, 2, 65, 4, 48);
+  c.output.lse = c.output.row_max = c.output.row_sum = Floats(2, 4, 65);
+  c.input.o = c.input.dout = c.output.o;
+  c.input.lse = c.input.dlse = c.input.row_max = c.input.row_sum = c.output.lse;
+  c.gradients.dq = c.problem.q;
+  c.gradients.dk = c.problem.k;
+  c.gradients.dv = c.problem.v;
+  c.gradients.dbias = c.problem.bias;
+  return c;
+}
+
+Call VarlenCall() {
+  Call c = BaseCall();
+  c.problem.q = Shape(DType::kFloat16, 100, 4, 32);
+  c.problem.k = Shape(DType::kFloat16, 120, 2, 32);
+  c.problem.v = Shape(DType::kFloat16, 120, 2, 48);
+  c.problem.cu_seqlens_q = c.problem.cu_seqlens_k = Shape(DType::kInt32, 4);
+  c.problem.bias = {};
+  c.output.o = Shape(DType::kFloat16, 100, 4, 48);
+  c.output.lse = c.output.row_max = c.output.row_sum = Floats(4, 100);
+  return c;
+}
+
+using Spoil = std::function<void(Call&)>;
+
+void ExpectForward(Call c, const Spoil& spoil, const std::string& message) {
+  ASSERT_EQ(Validate(c.problem, Pass::kForward).message(), "");
+  ASSERT_EQ(ValidateForwardOutput(c.problem, c.output).message(), "") << "before: " << message;
+  spoil(c);
+  EXPECT_EQ(ValidateForwardOutput(c.problem, c.output).message(), message);
+}
+
+void ExpectBackward(const Spoil& spoil, const std::string& message) {
+  Call c = BaseCall();
+  ASSERT_EQ(Validate(c.problem, Pass::kBackward).message(), "");
+  ASSERT_EQ(ValidateBackward(c.problem, c.input, c.gradients).message(), "");
+  spoil(c);
+  EXPECT_EQ(ValidateBackward(c.problem, c.input, c.gradients).message(), message);
+}
+
+TEST(ValidateForwardOutput, Refusals) {
+  const auto refuse = [](const Spoil& spoil, const std::string& message) {
+    ExpectForward(BaseCall(), spoil, message);
+  };
+  refuse([](Call& c) { c.output.o = {}; }, "o: is absent (rank 0), must be given");
+  refuse([](Call& c) { c.output.o = Shape(DType::kFloat16, 2, 65, 4, 32); },
+         "o: head_dim_v (axis 3) is 32, must be 48 as in v");
+  refuse([](Call& c) { c.output.o = Shape(DType::kFloat16, 3, 65, 4, 48); },
+         "o: batch (axis 0) is 3, must be 2 as in q");
+  refuse([](Call& c) { c.output.o = Shape(DType::kFloat16, 2, 64, 4, 48); },
+         "o: seqlen_q (axis 1) is 64, must be 65 as in q");
+  refuse([](Call& c) { c.output.o = Shape(DType::kFloat16, 2, 65, 2, 48); },
+         "o: num_heads (axis 2) is 2, must be 4 as in q");
+  refuse([](Call& c) { c.output.o.dtype = DType::kBFloat16; },
+         "o: dtype is bfloat16, must be float16 or float32");
+  refuse([](Call& c) { c.output.o.strides[0] = 0; },
+         "o: strides[0] is 0 over 2 elements, must not be 0 in an output");
+  refuse([](Call& c) { c.output.o.strides[1] = 190; },
+         "o: strides[1] is 190, must be from 192 so that no two elements of this output share an "
+         "address");
+  refuse([](Call& c) { c.output.lse.strides[1] = 0; },
+         "lse: strides[1] is 0 over 4 elements, must not be 0 in an output");
+  refuse([](Call& c) { c.output.lse = Floats(2, 65, 4); },
+         "lse: num_heads (axis 1) is 65, must be 4 as in q");
+  refuse([](Call& c) { c.output.lse.dtype = DType::kFloat16; },
+         "lse: dtype is float16, must be float32");
+  refuse([](Call& c) { c.output.row_sum = {}; },
+         "row_sum: is absent, must be given together with row_max");
+  refuse([](Call& c) { c.output.row_max = {}; },
+         "row_max: is absent, must be given together with row_sum");
+  refuse([](Call& c) { c.problem.algorithm = Algorithm::kV2; },
+         std::string("row_max: is given with algorithm ") + Name(Algorithm::kV2) +
+             ", must be absent unless it is " + Name(Algorithm::kV1));
+  refuse([](Call& c) { c.output.row_sum = Floats(2, 4); },
+         "row_sum: rank is 2, must be 3: [batch, num_heads, seqlen_q]");
+}
+
+TEST(ValidateForwardOutput, Varlen) {
+  ExpectForward(
+      VarlenCall(), [](Call& c) { c.output.o = Shape(DType::kFloat16, 99, 4, 48); },
+      "o: total_q (axis 0) is 99, must be 100 as in q");
+  ExpectForward(
+      VarlenCall(), [](Call& c) { c.output.lse = Floats(100, 4); },
+      "lse: num_heads (axis 0) is 100, must be 4 as in q");
+}
+
+TEST(ValidateForwardOutput, Dtypes) {
+  Call c = BaseCall(DType::kFloat8E4M3);
+  c.output.o.dtype = DType::kBFloat16;
+  EXPECT_TRUE(ValidateForwardOutput(c.problem, c.output).ok());
+  c.output.o.dtype = DType::kFloat8E4M3;
+  EXPECT_EQ(ValidateForwardOutput(c.problem, c.output).message(),
+            std::string("o: dtype is ") + Name(DType::kFloat8E4M3) +
+                ", must be bfloat16 or float16 or float32");
+  c = BaseCall(DType::kFloat32);
+  c.output.o.dtype = DType::kBFloat16;
+  EXPECT_EQ(ValidateForwardOutput(c.problem, c.output).message(),
+            "o: dtype is bfloat16, must be float32");
+}
+
+TEST(ValidateForwardOutput, InterleavedStridesAreValid) {
+  Call c = BaseCall();
+  c.output.o.strides = {48, 4 * 2 * 48, 2 * 48, 1};  // batch inside heads
+  c.output.lse = {};
+  EXPECT_EQ(ValidateForwardOutput(c.problem, c.output).message(), "");
+}
+
+TEST(ValidateBackward, Refusals) {
+  ExpectBackward([](Call& c) { c.input.lse = {}; }, "lse: is absent (rank 0), must be given");
+  ExpectBackward([](Call& c) { c.input.dout = {}; }, "dout: is absent (rank 0), must be given");
+  ExpectBackward([](Call& c) { c.input.dout.dtype = DType::kFloat32; },
+                 "dout: dtype is float32, must be float16");
+  ExpectBackward([](Call& c) { c.input.dout = Shape(DType::kFloat16, 2, 65, 4, 47); },
+                 "dout: head_dim_v (axis 3) is 47, must be 48 as in v");
+  ExpectBackward([](Call& c) { c.input.dlse = Floats(2, 4, 64); },
+                 "dlse: seqlen_q (axis 2) is 64, must be 65 as in q");
+  ExpectBackward([](Call& c) { c.input.row_max = {}; },
+                 "row_max: is absent, must be given together with row_sum");
+  ExpectBackward([](Call& c) { c.gradients.dk = {}; }, "dk: is absent (rank 0), must be given");
+  ExpectBackward([](Call& c) { c.gradients.dk = c.problem.v; },
+                 "dk: shape is [2, 70, 2, 48], must be [2, 70, 2, 32] as k");
+  ExpectBackward([](Call& c) { c.gradients.dq.dtype = DType::kBFloat16; },
+                 "dq: dtype is bfloat16, must be float16 or float32");
+  ExpectBackward([](Call& c) { c.gradients.dv.strides[0] = 0; },
+                 "dv: strides[0] is 0 over 2 elements, must not be 0 in an output");
+  ExpectBackward([](Call& c) { c.problem.bias = {}; },
+                 "dbias: is given, must be absent without bias");
+  ExpectBackward([](Call& c) { c.gradients.dbias.dtype = DType::kFloat16; },
+                 "dbias: dtype is float16, must be float32");
+  ExpectBackward([](Call& c) { c.gradients.dbias = Floats(2, 4, 65, 70); },
+                 "dbias: shape is [2, 4, 65, 70], must be [1, 4, 65, 70] as bias");
+}
+
+TEST(ValidateExecution, Refusals) {
+  const auto refuse = [](const std::function<void(Execution&)>& spoil, const std::string& message) {
+    Execution execution;
+    ASSERT_TRUE(ValidateExecution(execution).ok());
+    spoil(execution);
+    EXPECT_EQ(ValidateExecution(execution).message(), message);
+  };
+  refuse([](Execution& e) { e.num_threads = -1; }, "num_threads: is -1, must be from 0 to 4096");
+  refuse([](Execution& e) { e.tile_q = 257; }, "tile_q: is 257, must be from 0 to 256");
+  refuse([](Execution& e) { e.tile_kv = -8; }, "tile_kv: is -8, must be from 0 to 256");
+  refuse([](Execution& e) { e.workspace_bytes = 100; },
+         "workspace_bytes: is 100, must be 0 while workspace is null");
+  refuse([](Execution& e) { e.workspace = reinterpret_cast<void*>(4096 + 16); },
+         "workspace: address is 16 past a multiple of 64, must be aligned to 64");
+  refuse([](Execution& e) { e.stream = reinterpret_cast<void*>(64); },
+         "stream: is given, must be null; this build has no CUDA kernels");
+}
+
+TEST(ValidatePointers, NullData) {
+  Call c = BaseCall();
+  EXPECT_EQ(ValidatePointers(c.problem).message(), "q: data is null, must point to 16640 elements");
+  EXPECT_EQ(ValidatePointers(c.output).message(), "o: data is null, must point to 24960 elements");
+  EXPECT_EQ(ValidatePointers(c.input, c.gradients).message(),
+            "o: data is null, must point to 24960 elements");
+  Problem empty;
+  empty.q = empty.k = empty.v = Floats(0, 5, 1, 8);
+  EXPECT_TRUE(ValidatePointers(empty).ok());
+}
+
+TEST(ValidatePointers, Pages) {
+  std::vector<float> data(64);
+  std::vector<std::int32_t> used = {5};
+  std::vector<std::int32_t> table = {0, 3, -1};
+  Problem p;
+  p.q = Tensor::Contiguous(data.data(), DType::kFloat32, {1, 1, 1, 4});
+  p.k = p.v = Tensor::Contiguous(data.data(), DType::kFloat32, {3, 4, 1, 4});
+  p.seqused_k = Tensor::Contiguous(used.data(), DType::kInt32, {1});
+  p.page_table = Tensor::Contiguous(table.data(), DType::kInt32, {1, 3});
+  ASSERT_TRUE(Validate(p, Pass::kForward).ok());
+  EXPECT_EQ(ValidatePointers(p).message(),
+            "page_table: page 1 of sequence 0 is 3, must be from 0 to below num_pages, 3");
+  used[0] = 4;  // page 1 is not in use any more
+  EXPECT_TRUE(ValidatePointers(p).ok());
+}
+
+TEST(ValidateMerge, Refusals) {
+  std::vector<float> data(64);
+  const Tensor o = Tensor::Contiguous(data.data(), DType::kFloat32, {1, 3, 2, 4});
+  const Tensor lse = Tensor::Contiguous(data.data(), DType::kFloat32, {1, 2, 3});
+  EXPECT_EQ(ValidateMerge(o, lse, o, lse, o, lse).message(), "");
+  Tensor other = o;
+  other.shape[1] = 2;
+  EXPECT_EQ(ValidateMerge(o, lse, other, lse, o, lse).message(),
+            "o_b: shape is [1, 2, 2, 4], must be [1, 3, 2, 4] as o_a");
+  other = lse;
+  other.dtype = DType::kInt32;
+  EXPECT_EQ(ValidateMerge(o, lse, o, lse, o, other).message(),
+            "lse: dtype is int32, must be float32");
+  other = o;
+  other.strides[1] = 0;
+  EXPECT_EQ(ValidateMerge(other, lse, o, lse, o, lse).message(), "");
+  EXPECT_EQ(ValidateMerge(o, lse, o, lse, other, lse).message(),
+            "o: strides[1] is 0 over 3 elements, must not be 0 in an output");
+  other = o;
+  other.data = nullptr;
+  EXPECT_EQ(ValidateMerge(o, lse, other, lse, o, lse).message(),
+            "o_b: data is null, must point to 24 elements");
+}
+
+}  // namespace
+}  // namespace flashwok::test
