@@ -48,6 +48,13 @@ class KernelTest : public ::testing::TestWithParam<Case> {};
 
 double Floor(DType dtype) { return dtype == DType::kFloat32 ? 1e-6 : 1e-5; }
 
+// Scores of N(0, magnitude^2) inputs grow with its square, and so does their rounding, which shifts
+// the weights of keys that nearly tie: beyond what one plain computation happens to show.
+double ScoreRounding(const Case& c) {
+  if (c.magnitude <= 1.0) return 0.0;
+  return 0x1p-22 * c.magnitude * c.magnitude * std::sqrt(static_cast<double>(c.head_dim));
+}
+
 TEST_P(KernelTest, ForwardMatchesOracle) {
   ProblemData data(GetParam());
   SCOPED_TRACE(data.Describe());
@@ -66,7 +73,8 @@ TEST_P(KernelTest, ForwardMatchesOracle) {
       execution.num_threads = threads;
       const Status status = Forward(data.problem, data.output, execution);
       ASSERT_TRUE(status.ok()) << status.message();
-      ExpectClose("o", data.output.o, want.o, plain.o, Floor(data.problem.q.dtype));
+      ExpectClose("o", data.output.o, want.o, plain.o,
+                  Floor(data.problem.q.dtype) + ScoreRounding(GetParam()));
       ExpectClose("lse", data.output.lse, want.lse, plain.lse, 2e-6);
       EXPECT_EQ(data.GuardError(), "");
     }
@@ -93,7 +101,8 @@ TEST_P(KernelTest, BackwardMatchesOracle) {
       ASSERT_TRUE(status.ok()) << status.message();
       status = Backward(data.problem, data.backward, data.gradients, execution);
       ASSERT_TRUE(status.ok()) << status.message();
-      const double floor = data.problem.q.dtype == DType::kFloat32 ? 4e-6 : 1e-4;
+      const double floor = (data.problem.q.dtype == DType::kFloat32 ? 4e-6 : 1e-4) +
+                           ScoreRounding(GetParam());
       ExpectClose("dq", data.gradients.dq, want.dq, plain.dq, floor);
       ExpectClose("dk", data.gradients.dk, want.dk, plain.dk, floor);
       ExpectClose("dv", data.gradients.dv, want.dv, plain.dv, floor);
@@ -106,7 +115,7 @@ TEST_P(KernelTest, BackwardMatchesOracle) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, KernelTest, ::testing::ValuesIn(Cases()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace flashwok::test

@@ -43,7 +43,7 @@ class Session {
   // One call each; returns its seconds. Throws when it fails.
   double Forward(Observer* observer = nullptr);
   double Backward(Observer* observer = nullptr);  // after Forward
-  // The pass that the session was made for; a backward session runs Forward first, unmeasured.
+  // The pass that the session was made for; Run does an unmeasured Forward before a Backward.
   double Run(Observer* observer = nullptr);
   double RunPass(Observer* observer = nullptr) {
     return pass_ == Pass::kForward ? Forward(observer) : Backward(observer);
@@ -53,6 +53,8 @@ class Session {
   const Results& results() const { return results_; }
   // O, lse and, with the backward pass, the gradients: what a caller must hold.
   double result_bytes() const;
+  // Gives the scratch back; the results stay.
+  void ReleaseWorkspace() { std::vector<std::byte>().swap(workspace_); }
 
  private:
   void Allocate();

@@ -16,12 +16,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace flashwok::cpu::HWY_NAMESPACE {
 
-HWY_INLINE void ZeroTile(float* tile, std::int64_t rows, std::int64_t cols) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    std::fill_n(tile + r * kTileLd, RoundUp(cols, kLanes), 0.0f);
-  }
-}
-
 // Chunk number c of a tile range, in KV tiles; empty when the range does not reach it.
 HWY_INLINE TileRange ChunkOf(const TileRange& range, std::int64_t c, const Launch& launch) {
   const std::int64_t tiles = launch.chunk / launch.tile_kv;

@@ -136,6 +136,12 @@ HWY_INLINE void LoadTileTransposed(const Source& source, DType dtype, std::int64
   }
 }
 
+HWY_INLINE void ZeroTile(float* tile, std::int64_t rows, std::int64_t cols) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    std::fill_n(tile + r * kTileLd, RoundUp(cols, kLanes), 0.0f);
+  }
+}
+
 HWY_INLINE bool AllFinite(const float* tile, std::int64_t rows, std::int64_t cols) {
   const F32 d;
   auto sum = hn::Zero(d);  // x * 0 is NaN exactly for an infinity or a NaN

@@ -1,0 +1,51 @@
+#include "lib/measure.h"
+
+#include <numeric>
+#include <utility>
+
+namespace flashwok::cli {
+
+Measurement Measure(Session& session, Algorithm algorithm, int repeats, double patience) {
+  Measurement result;
+  result.algorithm = algorithm;
+  result.status = session.status();
+  result.plan = session.plan();
+  result.flops = UsefulFlops(session.problem(), session.pass());
+  if (!result.status.ok()) return result;
+  result.traffic = std::make_unique<TrafficCounter>();
+  session.Run(result.traffic.get());
+  std::vector<double> seconds;
+  for (double total = 0.0; seconds.empty() ||
+                           (static_cast<int>(seconds.size()) < repeats && total < patience);) {
+    seconds.push_back(session.RunPass());
+    total += seconds.back();
+  }
+  result.timing = Summarize(std::move(seconds));
+  result.result_bytes = session.result_bytes();
+  session.ReleaseWorkspace();
+  return result;
+}
+
+Json ToJson(const Measurement& m) {
+  Json json = {{"algorithm", Name(m.algorithm)}};
+  if (!m.status.ok()) {
+    json["refused"] = m.status.message();
+    if (m.plan.workspace_bytes > 0) json["extra_bytes"] = m.plan.workspace_bytes;
+    return json;
+  }
+  json["kernel"] = m.plan.kernel;
+  json["tile_q"] = m.plan.tile_q;
+  json["tile_kv"] = m.plan.tile_kv;
+  json["threads"] = m.plan.num_threads;
+  json["repeats"] = m.timing.repeats;
+  json["ms"] = m.timing.median * 1e3;
+  json["ms_min"] = m.timing.min * 1e3;
+  json["ms_max"] = m.timing.max * 1e3;
+  json["gflops"] = m.gflops();
+  json["traffic"] = m.traffic->ToJson();
+  json["extra_bytes"] = m.plan.workspace_bytes;
+  json["result_bytes"] = m.result_bytes;
+  return json;
+}
+
+}  // namespace flashwok::cli

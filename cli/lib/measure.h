@@ -1,0 +1,32 @@
+// One kernel measured: bytes counted in a first run, seconds in those after it.
+#pragma once
+
+#include <memory>
+
+#include "lib/counter.h"
+#include "lib/session.h"
+
+namespace flashwok::cli {
+
+inline constexpr Algorithm kAllAlgorithms[] = {Algorithm::kStandard, Algorithm::kV1, Algorithm::kV2,
+                                               Algorithm::kV3};
+
+struct Measurement {
+  Algorithm algorithm = Algorithm::kAuto;
+  Status status;  // why it does not run
+  PlanResult plan;
+  std::unique_ptr<TrafficCounter> traffic;
+  Timing timing;
+  double flops = 0.0;
+  double result_bytes = 0.0;
+
+  double gflops() const { return flops / timing.median * 1e-9; }
+};
+
+// Runs up to `repeats` times, fewer once `patience` seconds are over, at least once.
+Measurement Measure(Session& session, Algorithm algorithm, int repeats, double patience = 6.0);
+
+// {"algorithm": ..., "kernel": ..., "ms": ..., ...} or {"algorithm": ..., "refused": ...}
+Json ToJson(const Measurement& measurement);
+
+}  // namespace flashwok::cli

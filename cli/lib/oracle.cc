@@ -1,0 +1,204 @@
+#include "lib/oracle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/layout.h"
+#include "cpu/parallel_for.h"
+#include "lib/terminal.h"
+#include "reference/plain.h"
+
+namespace flashwok::cli {
+namespace {
+
+// Pairs of a query and a key that the oracle takes one or two seconds for.
+constexpr double kForwardBudget = 0x1p24;
+constexpr double kBackwardBudget = 0x1p23;
+constexpr double kLargestGroup = 0x1p25;  // the largest head group that it still starts on
+constexpr std::int64_t kSampledHeads = 8;
+
+// Sums over the elements of one result.
+class Accumulator {
+ public:
+  void Add(const Tensor& got, const std::vector<double>& exact, const std::vector<double>& plain) {
+    std::size_t index = 0;
+    std::array<std::int64_t, Tensor::kMaxRank> at{};
+    for (; index < exact.size(); ++index) {
+      std::int64_t offset = 0;
+      for (int axis = 0; axis < got.rank; ++axis) offset += at[axis] * got.strides[axis];
+      Element(LoadAsFloat(got.data, got.dtype, offset), exact[index],
+              plain.empty() ? exact[index] : plain[index]);
+      for (int axis = got.rank - 1; axis >= 0 && ++at[axis] == got.shape[axis]; --axis) {
+        at[axis] = 0;
+      }
+    }
+    dtype_ = got.dtype;
+    count_ += static_cast<double>(index);
+  }
+
+  Deviation Get(const std::string& name, DType input) const {
+    Deviation deviation{name, max_error_, count_ > 0 ? std::sqrt(squares_ / count_) : 0.0,
+                        plain_error_, 0.0};
+    const double scale = std::max(1.0, largest_);
+    deviation.tolerance = 2.0 * plain_error_ + kFloor * scale;
+    if (dtype_ != input) deviation.tolerance += Rounding(dtype_) * scale;
+    return deviation;
+  }
+
+ private:
+  static constexpr double kFloor = 1e-6;
+
+  // Half a unit in the last place of 1.
+  static double Rounding(DType dtype) {
+    switch (dtype) {
+      case DType::kFloat16: return 0x1p-11;
+      case DType::kBFloat16: return 0x1p-8;
+      default: return 0.0;
+    }
+  }
+
+  static double Distance(double a, double b) {
+    if (a == b || (std::isnan(a) && std::isnan(b))) return 0.0;
+    const double distance = std::abs(a - b);
+    return std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance;
+  }
+
+  void Element(double got, double exact, double plain) {
+    const double error = Distance(got, exact);
+    max_error_ = std::max(max_error_, error);
+    squares_ += error * error;
+    plain_error_ = std::max(plain_error_, Distance(plain, exact));
+    if (std::isfinite(exact)) largest_ = std::max(largest_, std::abs(exact));
+  }
+
+  double max_error_ = 0.0, squares_ = 0.0, plain_error_ = 0.0, largest_ = 0.0, count_ = 0.0;
+  DType dtype_ = DType::kFloat32;
+};
+
+}  // namespace
+
+double MaxError(const std::vector<Deviation>& deviations) {
+  double error = 0.0;
+  for (const Deviation& deviation : deviations) {
+    if (deviation.name != "lse") error = std::max(error, deviation.max_error);
+  }
+  return error;
+}
+
+Oracle::Oracle(const Problem& problem, const Tensor& dout, Pass pass, bool with_plain)
+    : problem_(problem), dout_(dout), pass_(pass), with_plain_(with_plain) {
+  const Slice whole(problem_);
+  const Tensor& bias = problem_.bias;
+  const bool summed_bias = pass == Pass::kBackward && bias.present() &&
+                           (bias.shape[0] == 1 || bias.shape[1] == 1);
+  if (problem_.dropout_p > 0.0 || summed_bias) {
+    if (whole.pairs() <= kLargestGroup) parts_.emplace_back(whole);
+    coverage_ = parts_.empty() ? "" : "every row";
+  } else if (pass == Pass::kForward) {
+    ChooseForward();
+  } else {
+    ChooseBackward();
+  }
+  double pairs = 0.0;
+  for (const Part& part : parts_) pairs += part.slice.pairs();
+  Progress progress("float64 oracle", pairs);
+  ParallelFor(HardwareThreads(), static_cast<std::int64_t>(parts_.size()),
+              [&](int, std::int64_t index) {
+                Part& part = parts_[static_cast<std::size_t>(index)];
+                Compute(&part);
+                progress.Add(part.slice.pairs());
+              });
+}
+
+// Every row of every head when that is quick, else some rows of heads spread over the whole.
+void Oracle::ChooseForward() {
+  const Layout layout(problem_);
+  const double all = Slice(problem_).pairs();
+  const std::int64_t heads = layout.batch * layout.num_heads;
+  const bool every = all <= kForwardBudget;
+  const std::int64_t count = every ? heads : std::min(heads, kSampledHeads);
+  std::int64_t rows = layout.max_seqlen_q;
+  // The ALiBi diagonal is not the top-left one, so that this pair has no part of fewer rows.
+  const bool divisible = !(problem_.causal == Causal::kTopLeft && layout.has_alibi());
+  if (!every && divisible) {
+    const double share = kForwardBudget / all * static_cast<double>(heads) / count;
+    rows = std::clamp<std::int64_t>(static_cast<std::int64_t>(share * rows), 1, rows);
+  }
+  for (std::int64_t n = 0; n < count; ++n) {
+    const std::int64_t index = n * heads / count;
+    parts_.emplace_back(
+        Slice(problem_, index / layout.num_heads, index % layout.num_heads, 1, rows));
+  }
+  coverage_ = "every row";
+  if (every) return;
+  const char* which = problem_.causal == Causal::kTopLeft ? "first" : "last";
+  coverage_ = rows == layout.max_seqlen_q
+                  ? fmt::format("{} of {} heads", count, heads)
+                  : fmt::format("{} of {} heads, the {} {} rows of each", count, heads, which, rows);
+}
+
+// Whole groups of heads, since their rows add up in dK and dV.
+void Oracle::ChooseBackward() {
+  const Layout layout(problem_);
+  const std::int64_t groups = layout.batch * layout.num_heads_kv;
+  double pairs = 0.0;
+  std::int64_t count = 0;
+  for (; count < groups; ++count) {
+    const Slice slice(problem_, count / layout.num_heads_kv,
+                      count % layout.num_heads_kv * layout.group, layout.group,
+                      layout.max_seqlen_q);
+    if (slice.pairs() > kLargestGroup) break;
+    if (count > 0 && pairs + slice.pairs() > kBackwardBudget) break;
+    pairs += slice.pairs();
+    parts_.emplace_back(slice);
+  }
+  if (count == groups) {
+    coverage_ = "every row";
+  } else if (count > 0) {
+    coverage_ = fmt::format("{} of {} heads", count * layout.group, layout.batch * layout.num_heads);
+  }
+}
+
+void Oracle::Compute(Part* part) const {
+  const Problem problem = part->slice.Of(problem_);
+  part->forward = reference::Forward(problem);
+  if (with_plain_) part->plain_forward = reference::PlainForward(problem);
+  if (pass_ == Pass::kForward) return;
+  const Tensor dout = part->slice.Queries(dout_);
+  part->backward = reference::Backward(problem, dout);
+  if (with_plain_) part->plain_backward = reference::PlainBackward(problem, dout);
+}
+
+std::vector<Deviation> Oracle::Compare(const ForwardOutput& output,
+                                       const Gradients& gradients) const {
+  Accumulator o, lse, dq, dk, dv, dbias;
+  for (const Part& part : parts_) {
+    const Slice& slice = part.slice;
+    const auto add = [](Accumulator& sum, const Tensor& got, const auto& exact, const auto& plain) {
+      if (got.present()) sum.Add(got, exact, plain);
+    };
+    add(o, slice.Queries(output.o), part.forward.o, part.plain_forward.o);
+    add(lse, slice.Lse(output.lse), part.forward.lse, part.plain_forward.lse);
+    add(dq, slice.Queries(gradients.dq), part.backward.dq, part.plain_backward.dq);
+    add(dk, slice.Keys(gradients.dk), part.backward.dk, part.plain_backward.dk);
+    add(dv, slice.Keys(gradients.dv), part.backward.dv, part.plain_backward.dv);
+    add(dbias, slice.Scores(gradients.dbias), part.backward.dbias, part.plain_backward.dbias);
+  }
+  std::vector<Deviation> deviations;
+  const DType input = problem_.q.dtype;
+  const auto get = [&](const char* name, const Tensor& tensor, const Accumulator& sum, DType dtype) {
+    if (tensor.present()) deviations.push_back(sum.Get(name, dtype));
+  };
+  get("o", output.o, o, input);
+  get("lse", output.lse, lse, DType::kFloat32);
+  get("dq", gradients.dq, dq, input);
+  get("dk", gradients.dk, dk, input);
+  get("dv", gradients.dv, dv, input);
+  get("dbias", gradients.dbias, dbias, DType::kFloat32);
+  return deviations;
+}
+
+}  // namespace flashwok::cli

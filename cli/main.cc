@@ -1,0 +1,59 @@
+// The command line: parse, dispatch, one line on standard error when something is wrong.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <vector>
+
+#include "flashwok/attention.h"
+#include "lib/command.h"
+
+namespace {
+
+namespace cli = flashwok::cli;
+
+constexpr const char* kFooter =
+    "Exit codes: 0 done; 1 out of tolerance, or the run failed; 2 bad input, one line on standard "
+    "error.\nColours and progress bars appear on a terminal only; NO_COLOR turns colours off.";
+
+int Fail(const std::string& where, const std::string& what, int code) {
+  fmt::print(stderr, "{}: {}\n", where, what);
+  return code;
+}
+
+int Run(const cli::Command& command) {
+  const std::string where = "flashwok " + command.app->get_name();
+  try {
+    return command.run();
+  } catch (const cli::BadInput& error) {
+    return Fail(where, error.what(), cli::kExitBadInput);
+  } catch (const std::bad_alloc&) {
+    return Fail(where, "out of memory", cli::kExitFailed);
+  } catch (const std::exception& error) {
+    return Fail(where, error.what(), cli::kExitFailed);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("FlashWok: exact attention, standard and Flash Attention V1, V2, V3 side by side",
+               "flashwok");
+  app.footer(kFooter);
+  app.set_version_flag("--version", flashwok::Version());
+  app.require_subcommand(1);
+  const std::vector<cli::Command> commands = {cli::AddRun(app),   cli::AddCompare(app),
+                                              cli::AddVerify(app), cli::AddTrace(app),
+                                              cli::AddBench(app), cli::AddInfo(app)};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return Fail("flashwok", error.what(), cli::kExitBadInput);
+  }
+  for (const cli::Command& command : commands) {
+    if (command.app->parsed()) return Run(command);
+  }
+  return cli::kExitBadInput;
+}

@@ -1,0 +1,197 @@
+// How the backward workers share a problem: D and a zero dQ for every row, then one KV tile of one
+// head of K and V at a time with all Q tiles that see it, then dQ in its dtype and the gradient of
+// the bias. Per-target guard.
+#if defined(FLASHWOK_CPU_BACKWARD_RUN_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FLASHWOK_CPU_BACKWARD_RUN_INL_H_
+#undef FLASHWOK_CPU_BACKWARD_RUN_INL_H_
+#else
+#define FLASHWOK_CPU_BACKWARD_RUN_INL_H_
+#endif
+
+#include "cpu/backward-inl.h"
+#include "cpu/backward_bias-inl.h"
+#include "cpu/parallel_for.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashwok::cpu::HWY_NAMESPACE {
+
+// The Q tiles that visit one KV tile: of every head that shares its K and V, in ascending order.
+class Visits {
+ public:
+  Visits(const Layout& layout, const Launch& launch, std::int64_t batch, std::int64_t head_kv,
+         std::int64_t k_tile, const Tracer& tracer)
+      : layout_(layout), launch_(launch), k_tile_(k_tile) {
+    const QTiles tiles(layout, launch.tile_q);
+    for (std::int64_t g = 0; g < layout.group; ++g) {
+      const std::int64_t batch_head = batch * layout.num_heads + head_kv * layout.group + g;
+      for (std::int64_t t = tiles.per_head() - 1; t >= 0; --t) {
+        const QTile tile = tiles.At(batch_head * tiles.per_head() + t);
+        if (tile.rows == 0) continue;
+        if (Range(tile).Contains(k_tile)) {
+          tiles_.push_back(tile);
+        } else {
+          tracer.Work(EventKind::kSkip, Role::kQ, ForwardVerbs::Place(tile, k_tile));
+        }
+      }
+    }
+  }
+
+  auto begin() const { return tiles_.begin(); }
+  auto end() const { return tiles_.end(); }
+  bool Masked(const QTile& tile) const {
+    return Range(tile).NeedsMask(k_tile_) || layout_.mask || layout_.bias;
+  }
+  // Runs `body` after the KV tiles before this one have had their turn at the Q tile.
+  template <typename Body>
+  void InTurn(const DQAccumulator& dq, const QTile& tile, const Body& body) const {
+    dq.AwaitTurn(tile, k_tile_ - Range(tile).begin);
+    body();
+    dq.PassTurn(tile);
+  }
+
+ private:
+  TileRange Range(const QTile& tile) const {
+    return VisitedTiles(tile.sequence.mask, tile.row_begin, tile.row_begin + tile.rows,
+                        launch_.tile_kv);
+  }
+  const Layout& layout_;
+  const Launch& launch_;
+  std::int64_t k_tile_;
+  std::vector<QTile> tiles_;
+};
+
+HWY_INLINE void LoadD(const BackwardScratch& scratch, const Tracer& tracer, const QTile& tile,
+                      const KeyTile& keys, const QStage& stage) {
+  const auto span = tracer.Load(Role::kD, tile.rows * 4, ForwardVerbs::Place(tile, keys.index));
+  std::copy_n(scratch.D + tile.batch_head * scratch.rows + tile.row_begin, tile.rows, stage.D);
+}
+
+// One pass over all Q tiles.
+template <typename Body>
+void ForQTiles(const Layout& layout, const Launch& launch, const Body& body) {
+  const QTiles tiles(layout, launch.tile_q);
+  const auto start = std::chrono::steady_clock::now();
+  ParallelFor(launch.num_threads, tiles.count(), [&](int worker, std::int64_t index) {
+    const QTile tile = tiles.At(index);
+    if (tile.rows > 0) body(Tracer(launch.observer, worker, start), tile);
+  });
+}
+
+// D = rowsum(dO * O) - dlse, once for every row; dQ = 0.
+HWY_INLINE void Prepare(const BackwardCall& call, const BackwardScratch& scratch,
+                        const DQAccumulator& dq, bool with_D) {
+  const Layout& layout = call.layout;
+  ForQTiles(layout, call.launch, [&](const Tracer& tracer, const QTile& tile) {
+    const auto place = ForwardVerbs::Place(tile, -1);
+    dq.Reset(tile);
+    tracer.Store(Role::kDQ, tile.rows * layout.head_dim * 4, place);
+    if (!with_D) return;
+    const std::int64_t width = tile.rows * layout.head_dim_v;
+    tracer.Load(Role::kO, width * ItemSize(call.o.dtype), place);
+    tracer.Load(Role::kDO, width * ItemSize(call.dout.dtype), place);
+    if (call.dlse) tracer.Load(Role::kDLse, tile.rows * 4, place);
+    float* D = scratch.D + tile.batch_head * scratch.rows + tile.row_begin;
+    for (std::int64_t r = 0; r < tile.rows; ++r) D[r] = RowDot(call, tile, r);
+    tracer.Store(Role::kD, tile.rows * 4, place);
+  });
+}
+
+// The float32 sums of a narrow dQ, to its dtype.
+HWY_INLINE void FinishDQ(const BackwardCall& call, const DQAccumulator& dq) {
+  if (dq.in_place()) return;
+  const Layout& layout = call.layout;
+  ForQTiles(layout, call.launch, [&](const Tracer& tracer, const QTile& tile) {
+    const auto place = ForwardVerbs::Place(tile, -1);
+    const std::int64_t width = tile.rows * layout.head_dim;
+    tracer.Load(Role::kDQ, width * 4, place);
+    tracer.Store(Role::kDQ, width * ItemSize(dq.output().dtype), place);
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      char* out = dq.output().Row(tile.batch, tile.sequence.q_begin + tile.row_begin + r,
+                                  tile.head);
+      for (std::int64_t c = 0; c < layout.head_dim; ++c) {
+        StoreFromFloat(out, dq.output().dtype, c, dq.Row(tile, r)[c]);
+      }
+    }
+  });
+}
+
+// dK and dV of the rows that hold no key of a sequence: past its key length, or past the last
+// sequence.
+HWY_INLINE void ZeroUnusedKeys(const Layout& layout, const Gradients& gradients) {
+  const RowView views[2] = {RowView::Make(gradients.dk), RowView::Make(gradients.dv)};
+  const std::int64_t widths[2] = {layout.head_dim, layout.head_dim_v};
+  const bool varlen = layout.problem().cu_seqlens_k.present();
+  for (std::int64_t b = 0; b < layout.batch; ++b) {
+    const Sequence sequence = layout.At(b);
+    const std::int64_t end =
+        !varlen ? layout.total_k
+                : (b + 1 < layout.batch ? layout.At(b + 1).k_begin : layout.total_k);
+    for (std::int64_t row = sequence.k_begin + sequence.seqlen_k; row < end; ++row) {
+      for (std::int64_t h = 0; h < layout.num_heads_kv; ++h) {
+        for (int n = 0; n < 2; ++n) {
+          std::memset(views[n].Row(b, row, h), 0, widths[n] * ItemSize(views[n].dtype));
+        }
+      }
+    }
+  }
+}
+
+// A QTile that stands for a KV tile's head where only batch and head matter.
+HWY_INLINE QTile HeadOf(const Layout& layout, std::int64_t batch, std::int64_t head_kv) {
+  QTile tile;
+  tile.batch = batch;
+  tile.head_kv = head_kv;
+  tile.head = head_kv * layout.group;
+  tile.batch_head = batch * layout.num_heads + tile.head;
+  tile.index = -1;
+  tile.sequence = layout.At(batch);
+  return tile;
+}
+
+// One KV tile: K and V in, all visits, dK and dV out.
+template <typename Body>
+void RunKeyTile(const BackwardCall& call, const Gradients& gradients, const Tracer& tracer,
+                const BackwardWorktop& top, std::int64_t batch, std::int64_t head_kv,
+                std::int64_t k_tile, const Body& body) {
+  const QTile head = HeadOf(call.layout, batch, head_kv);
+  if (k_tile * call.launch.tile_kv >= head.sequence.seqlen_k) return;
+  const KeyTile keys = MakeKeyTile(head.sequence, k_tile, call.launch.tile_kv);
+  const BackwardVerbs verbs(call, tracer, top);
+  const Visits visits(call.layout, call.launch, batch, head_kv, k_tile, tracer);
+  verbs.ZeroGradients(keys);
+  if (visits.begin() != visits.end()) {
+    verbs.LoadKV(head, keys);
+    body(verbs, top, keys, visits);
+  }
+  verbs.StoreGradients(head, keys, RowView::Make(gradients.dk), RowView::Make(gradients.dv));
+}
+
+// Workers over batch x heads of K and V x KV tiles.
+template <typename Kernel>
+void RunKeyTiles(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
+                 const Launch& launch) {
+  const Layout layout(problem);
+  Arena arena(launch.workspace);
+  const BackwardScratch scratch(arena, layout, launch);
+  const BackwardCall call(layout, input, launch);
+  const DQAccumulator dq(layout, launch, scratch, gradients.dq);
+  Prepare(call, scratch, dq, true);
+  ZeroUnusedKeys(layout, gradients);
+  const std::int64_t k_tiles = CeilDiv(layout.max_seqlen_k, launch.tile_kv);
+  const auto start = std::chrono::steady_clock::now();
+  ParallelFor(launch.num_threads, layout.batch * layout.num_heads_kv * k_tiles,
+              [&](int worker, std::int64_t index) {
+                const std::int64_t head = index / k_tiles;
+                const Tracer tracer(launch.observer, worker, start);
+                RunKeyTile(call, gradients, tracer, scratch.tops[worker],
+                           head / layout.num_heads_kv, head % layout.num_heads_kv,
+                           index % k_tiles, Kernel{call, scratch, dq});
+              });
+  FinishDQ(call, dq);
+  BiasGradient(call, scratch, gradients);
+}
+
+}  // namespace flashwok::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard

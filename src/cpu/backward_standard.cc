@@ -1,0 +1,166 @@
+// Standard attention, backward: S, P, dP and dS of every head pass through slow memory.
+//   S = Q K^T;  P = softmax(S);  dP = dO V^T;  dS = P * (dP - D);  then dV = P^T dO, dK = dS^T Q and
+//   dQ = dS K.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/backward_standard.cc"
+#include <hwy/foreach_target.h>
+// Highway's per-target includes follow.
+#include "cpu/backward_run-inl.h"
+#include "cpu/kernels.h"
+#include "cpu/standard-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashwok::cpu::HWY_NAMESPACE {
+
+// Moves tiles between the worktop and the matrices in slow memory.
+class ScoreMatrices {
+ public:
+  ScoreMatrices(const StandardScratch& scratch, const Tracer& tracer)
+      : scratch_(scratch), tracer_(tracer) {}
+
+  void Store(Role role, const QTile& tile, const KeyTile& keys, const float* from,
+             float* matrix) const {
+    const auto span =
+        tracer_.Store(role, tile.rows * keys.cols * 4, ForwardVerbs::Place(tile, keys.index));
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      std::copy_n(from + r * kTileLd, keys.padded, At(matrix, tile, r) + keys.begin);
+    }
+  }
+  void Load(Role role, const QTile& tile, const KeyTile& keys, float* matrix, float* to) const {
+    const auto span =
+        tracer_.Load(role, tile.rows * keys.cols * 4, ForwardVerbs::Place(tile, keys.index));
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      std::copy_n(At(matrix, tile, r) + keys.begin, keys.padded, to + r * kTileLd);
+    }
+  }
+  float* At(float* matrix, const QTile& tile, std::int64_t r) const {
+    return scratch_.Row(matrix, tile.batch_head, tile.row_begin + r);
+  }
+  const StandardScratch& scratch() const { return scratch_; }
+
+ private:
+  const StandardScratch& scratch_;
+  const Tracer& tracer_;
+};
+
+// S and dP of one Q tile against every KV tile; then P and dS of its rows.
+HWY_INLINE void ScorePasses(const BackwardCall& call, const BackwardVerbs& verbs,
+                            const BackwardWorktop& top, const ScoreMatrices& matrices,
+                            const float* D, const QTile& tile) {
+  const StandardScratch& scratch = matrices.scratch();
+  const std::int64_t tile_kv = call.launch.tile_kv;
+  const QStage& stage = top.stages[0];
+  for (std::int64_t j = 0; j * tile_kv < tile.sequence.seqlen_k; ++j) {
+    const KeyTile keys = MakeKeyTile(tile.sequence, j, static_cast<int>(tile_kv));
+    verbs.LoadQ(tile, keys, stage, 0, tile.rows);
+    verbs.LoadKV(tile, keys);
+    verbs.ScoreProduct(tile, keys, stage);
+    matrices.Store(Role::kS, tile, keys, top.S, scratch.S);
+    verbs.OutputGradientProduct(tile, keys, stage);
+    matrices.Store(Role::kDP, tile, keys, top.dP, scratch.dP);
+  }
+  std::copy_n(D, tile.rows, stage.D);
+  verbs.LoadLse(tile, {}, stage);
+  for (std::int64_t j = 0; j * tile_kv < tile.sequence.seqlen_k; ++j) {
+    const KeyTile keys = MakeKeyTile(tile.sequence, j, static_cast<int>(tile_kv));
+    matrices.Load(Role::kS, tile, keys, scratch.S, top.S);
+    matrices.Load(Role::kDP, tile, keys, scratch.dP, top.dP);
+    verbs.Probabilities(tile, keys, stage, true);
+    verbs.ScoreGradient(tile, keys, stage);
+    verbs.SoftcapGradient(tile, keys);
+    matrices.Store(Role::kP, tile, keys, top.S, scratch.P);
+    matrices.Store(Role::kDS, tile, keys, top.dP, scratch.dS);
+  }
+}
+
+// dQ = dS K of one Q tile.
+HWY_INLINE void QueryPass(const BackwardCall& call, const BackwardVerbs& verbs,
+                          const BackwardWorktop& top, const ScoreMatrices& matrices,
+                          const DQAccumulator& dq, const QTile& tile) {
+  const std::int64_t tile_kv = call.launch.tile_kv;
+  for (std::int64_t j = 0; j * tile_kv < tile.sequence.seqlen_k; ++j) {
+    const KeyTile keys = MakeKeyTile(tile.sequence, j, static_cast<int>(tile_kv));
+    matrices.Load(Role::kDS, tile, keys, matrices.scratch().dS, top.dP);
+    verbs.LoadKV(tile, keys);
+    verbs.QueryGradient(tile, keys, false);
+    verbs.AddToDQ(tile, keys, dq);
+  }
+}
+
+// dV = P^T dO and dK = dS^T Q of one KV tile.
+struct KeyTileStandard {
+  const StandardScratch& matrices;
+
+  void operator()(const BackwardVerbs& verbs, const BackwardWorktop& top, const KeyTile& keys,
+                  const Visits& visits) const {
+    const ScoreMatrices scores(matrices, verbs.tracer());
+    const QStage& stage = top.stages[0];
+    for (const QTile& tile : visits) {
+      verbs.LoadQ(tile, keys, stage, 0, tile.rows);
+      scores.Load(Role::kP, tile, keys, matrices.P, top.S);
+      scores.Load(Role::kDS, tile, keys, matrices.dS, top.dP);
+      const bool clean = verbs.Clean(tile, keys, stage, true);
+      verbs.ValueGradient(tile, keys, stage, clean);
+      verbs.KeyGradient(tile, keys, stage, clean);
+    }
+  }
+};
+
+void BackwardStandard(const Problem& problem, const BackwardInput& input,
+                      const Gradients& gradients, const Launch& launch) {
+  const Layout layout(problem);
+  Arena arena(launch.workspace);
+  const BackwardScratch scratch(arena, layout, launch);
+  const StandardScratch matrices(arena, layout, launch, 4);
+  const BackwardCall call(layout, input, launch);
+  const DQAccumulator dq(layout, launch, scratch, gradients.dq);
+  Prepare(call, scratch, dq, true);
+  ZeroUnusedKeys(layout, gradients);
+  const auto start = std::chrono::steady_clock::now();
+  const QTiles tiles(layout, launch.tile_q);
+  ParallelFor(launch.num_threads, tiles.count(), [&](int worker, std::int64_t index) {
+    const QTile tile = tiles.At(index);
+    if (tile.rows == 0) return;
+    const Tracer tracer(launch.observer, worker, start);
+    const BackwardVerbs verbs(call, tracer, scratch.tops[worker]);
+    const ScoreMatrices scores(matrices, tracer);
+    const float* D = scratch.D + tile.batch_head * scratch.rows + tile.row_begin;
+    ScorePasses(call, verbs, scratch.tops[worker], scores, D, tile);
+    QueryPass(call, verbs, scratch.tops[worker], scores, dq, tile);
+  });
+  const std::int64_t k_tiles = CeilDiv(layout.max_seqlen_k, launch.tile_kv);
+  ParallelFor(launch.num_threads, layout.batch * layout.num_heads_kv * k_tiles,
+              [&](int worker, std::int64_t index) {
+                const std::int64_t head = index / k_tiles;
+                const Tracer tracer(launch.observer, worker, start);
+                RunKeyTile(call, gradients, tracer, scratch.tops[worker],
+                           head / layout.num_heads_kv, head % layout.num_heads_kv,
+                           index % k_tiles, KeyTileStandard{matrices});
+              });
+  FinishDQ(call, dq);
+  BiasGradient(call, scratch, gradients);
+}
+
+}  // namespace flashwok::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashwok::cpu {
+
+HWY_EXPORT(BackwardStandard);
+
+void BackwardStandard(const Problem& problem, const BackwardInput& input,
+                      const Gradients& gradients, const Launch& launch) {
+  HWY_DYNAMIC_DISPATCH(BackwardStandard)(problem, input, gradients, launch);
+}
+
+std::size_t BackwardStandardBytes(const Problem& problem, const Launch& launch) {
+  Arena arena(nullptr);
+  const Layout layout(problem);
+  const BackwardScratch scratch(arena, layout, launch);
+  const StandardScratch matrices(arena, layout, launch, 4);
+  return arena.used();
+}
+
+}  // namespace flashwok::cpu
+#endif

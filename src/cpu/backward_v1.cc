@@ -1,0 +1,110 @@
+// Flash Attention V1, backward (Dao et al. 2022, Algorithm 4): KV outer, Q inner. Against standard
+// attention:
+//   - P is recomputed from m and l instead of being read back;
+//   - dQ goes to slow memory and back at every tile, dK and dV stay on the worktop;
+//   - O and dO come in at each tile, and D = rowsum(dO * O) is computed there; one worker a head.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/backward_v1.cc"
+#include <hwy/foreach_target.h>
+// Highway's per-target includes follow.
+#include "cpu/backward_run-inl.h"
+#include "cpu/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashwok::cpu::HWY_NAMESPACE {
+
+// m and l of the rows as V1 saved them; without them m = lse and l = 1, which is the same P.
+HWY_INLINE void LoadRowState(const BackwardCall& call, const BackwardVerbs& verbs,
+                             const QTile& tile, const KeyTile& keys, const QStage& stage) {
+  if (!call.row_max || !call.row_sum) {
+    verbs.LoadLse(tile, keys, stage);
+    return;
+  }
+  const auto place = ForwardVerbs::Place(tile, keys.index);
+  verbs.tracer().Load(Role::kRowMax, tile.rows * 4, place);
+  verbs.tracer().Load(Role::kRowSum, tile.rows * 4, place);
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    const std::int64_t row = tile.sequence.q_begin + tile.row_begin + r;
+    stage.row_max[r] = call.row_max.At(tile.batch, tile.head, row) * kLog2E;
+    stage.row_sum[r] = call.row_sum.At(tile.batch, tile.head, row);
+  }
+}
+
+HWY_INLINE void ComputeD(const BackwardCall& call, const Tracer& tracer, const QTile& tile,
+                         const KeyTile& keys, const QStage& stage) {
+  const auto place = ForwardVerbs::Place(tile, keys.index);
+  if (call.dlse) tracer.Load(Role::kDLse, tile.rows * 4, place);
+  const auto span =
+      tracer.Load(Role::kO, tile.rows * call.layout.head_dim_v * ItemSize(call.o.dtype), place);
+  for (std::int64_t r = 0; r < tile.rows; ++r) stage.D[r] = RowDot(call, tile, r);
+}
+
+struct KeyTileV1 {
+  const BackwardCall& call;
+  const DQAccumulator& dq;
+
+  void operator()(const BackwardVerbs& verbs, const BackwardWorktop& top, const KeyTile& keys,
+                  const Visits& visits) const {
+    const QStage& stage = top.stages[0];
+    for (const QTile& tile : visits) {
+      const bool masked = visits.Masked(tile);
+      verbs.LoadQ(tile, keys, stage, 0, tile.rows);
+      LoadRowState(call, verbs, tile, keys, stage);
+      ComputeD(call, verbs.tracer(), tile, keys, stage);
+      const bool clean = verbs.Clean(tile, keys, stage, masked);
+      verbs.ScoreProduct(tile, keys, stage);              // S = Q K^T
+      verbs.Probabilities(tile, keys, stage, masked);     // P = exp(S - m) / l
+      verbs.OutputGradientProduct(tile, keys, stage);     // dP = dO V^T
+      verbs.ScoreGradient(tile, keys, stage);             // dS = P * (dP - D)
+      verbs.SoftcapGradient(tile, keys);
+      verbs.ValueGradient(tile, keys, stage, clean);      // dV += P^T dO
+      verbs.KeyGradient(tile, keys, stage, clean);        // dK += dS^T Q
+      verbs.QueryGradient(tile, keys, clean);             // dQ += dS K
+      verbs.AddToDQ(tile, keys, dq);
+    }
+  }
+};
+
+void BackwardV1(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
+                const Launch& launch) {
+  const Layout layout(problem);
+  Arena arena(launch.workspace);
+  const BackwardScratch scratch(arena, layout, launch);
+  const BackwardCall call(layout, input, launch);
+  const DQAccumulator dq(layout, launch, scratch, gradients.dq);
+  Prepare(call, scratch, dq, false);
+  ZeroUnusedKeys(layout, gradients);
+  const std::int64_t k_tiles = CeilDiv(layout.max_seqlen_k, launch.tile_kv);
+  const auto start = std::chrono::steady_clock::now();
+  ParallelFor(launch.num_threads, layout.batch * layout.num_heads_kv,
+              [&](int worker, std::int64_t head) {
+                const Tracer tracer(launch.observer, worker, start);
+                for (std::int64_t j = 0; j < k_tiles; ++j) {
+                  RunKeyTile(call, gradients, tracer, scratch.tops[worker],
+                             head / layout.num_heads_kv, head % layout.num_heads_kv, j,
+                             KeyTileV1{call, dq});
+                }
+              });
+  FinishDQ(call, dq);
+  BiasGradient(call, scratch, gradients);
+}
+
+}  // namespace flashwok::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashwok::cpu {
+
+HWY_EXPORT(BackwardV1);
+
+void BackwardV1(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
+                const Launch& launch) {
+  HWY_DYNAMIC_DISPATCH(BackwardV1)(problem, input, gradients, launch);
+}
+
+std::size_t BackwardV1Bytes(const Problem& problem, const Launch& launch) {
+  return BackwardV2Bytes(problem, launch);
+}
+
+}  // namespace flashwok::cpu
+#endif

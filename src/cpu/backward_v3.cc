@@ -1,0 +1,107 @@
+// Flash Attention V3, backward. Against V2:
+//   - an assembly line of two stages: while one Q tile is computed with, the next Q and dO are fetched
+//     in small steps between the five products.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/backward_v3.cc"
+#include <hwy/foreach_target.h>
+// Highway's per-target includes follow.
+#include "cpu/backward_run-inl.h"
+#include "cpu/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashwok::cpu::HWY_NAMESPACE {
+
+// Fetches a Q tile and its dO into a stage, a quarter at a time.
+class QProducer {
+ public:
+  QProducer(const BackwardVerbs& verbs, const BackwardScratch& scratch, const KeyTile& keys)
+      : verbs_(verbs), scratch_(scratch), keys_(keys) {}
+
+  void Begin(const QTile* tile, const QStage* stage) {
+    tile_ = tile;
+    stage_ = stage;
+    row_ = 0;
+  }
+  void Step() {
+    if (tile_ == nullptr) return;
+    const std::int64_t end = std::min(tile_->rows, row_ + CeilDiv(tile_->rows, kSteps));
+    if (row_ == 0) {
+      verbs_.LoadLse(*tile_, keys_, *stage_);
+      LoadD(scratch_, verbs_.tracer(), *tile_, keys_, *stage_);
+    }
+    if (row_ < end) verbs_.LoadQ(*tile_, keys_, *stage_, row_, end);
+    row_ = end;
+  }
+  void Finish() {
+    for (int step = 0; step < kSteps; ++step) Step();
+  }
+
+ private:
+  static constexpr int kSteps = 4;
+  const BackwardVerbs& verbs_;
+  const BackwardScratch& scratch_;
+  const KeyTile& keys_;
+  const QTile* tile_ = nullptr;
+  const QStage* stage_ = nullptr;
+  std::int64_t row_ = 0;
+};
+
+struct KeyTileV3 {
+  const BackwardCall& call;
+  const BackwardScratch& scratch;
+  const DQAccumulator& dq;
+
+  void operator()(const BackwardVerbs& verbs, const BackwardWorktop& top, const KeyTile& keys,
+                  const Visits& visits) const {
+    QProducer producer(verbs, scratch, keys);
+    int now = 0;
+    producer.Begin(&*visits.begin(), &top.stages[now]);
+    producer.Finish();
+    for (auto visit = visits.begin(); visit != visits.end(); ++visit, now = 1 - now) {
+      const QTile& tile = *visit;
+      const QStage& stage = top.stages[now];
+      const bool masked = visits.Masked(tile);
+      const bool last = visit + 1 == visits.end();
+      producer.Begin(last ? nullptr : &*(visit + 1), &top.stages[1 - now]);
+      const bool clean = verbs.Clean(tile, keys, stage, masked);
+      verbs.ScoreProduct(tile, keys, stage);              // S = Q K^T
+      producer.Step();
+      verbs.Probabilities(tile, keys, stage, masked);     // P = exp(S - lse)
+      verbs.OutputGradientProduct(tile, keys, stage);     // dP = dO V^T
+      producer.Step();
+      verbs.ScoreGradient(tile, keys, stage);             // dS = P * (dP - D)
+      verbs.SoftcapGradient(tile, keys);
+      verbs.ValueGradient(tile, keys, stage, clean);      // dV += P^T dO
+      producer.Step();
+      verbs.KeyGradient(tile, keys, stage, clean);        // dK += dS^T Q
+      producer.Step();
+      verbs.QueryGradient(tile, keys, clean);             // dQ += dS K
+      visits.InTurn(dq, tile, [&] { verbs.AddToDQ(tile, keys, dq); });
+    }
+  }
+};
+
+void BackwardV3(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
+                const Launch& launch) {
+  RunKeyTiles<KeyTileV3>(problem, input, gradients, launch);
+}
+
+}  // namespace flashwok::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashwok::cpu {
+
+HWY_EXPORT(BackwardV3);
+
+void BackwardV3(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
+                const Launch& launch) {
+  HWY_DYNAMIC_DISPATCH(BackwardV3)(problem, input, gradients, launch);
+}
+
+std::size_t BackwardV3Bytes(const Problem& problem, const Launch& launch) {
+  return BackwardV2Bytes(problem, launch);
+}
+
+}  // namespace flashwok::cpu
+#endif
