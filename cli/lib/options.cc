@@ -177,6 +177,11 @@ std::int64_t ParseInt(const std::string& flag, std::string_view text) {
   throw BadInput(fmt::format("{}: is '{}', must be a whole number", flag, text));
 }
 
+float ParseFloat(const std::string& flag, std::string_view text) {
+  if (const auto value = Parse<float>(text)) return *value;
+  throw BadInput(fmt::format("{}: is '{}', must be a number", flag, text));
+}
+
 std::size_t ParseBytes(const std::string& flag, const std::string& text) {
   static const std::map<std::string, double> units = {
       {"", 1.0},       {"B", 1.0},       {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},

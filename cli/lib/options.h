@@ -68,6 +68,7 @@ Causal ParseCausal(const std::string& flag, const std::string& text);
 DType ParseDType(const std::string& flag, const std::string& text);
 std::size_t ParseBytes(const std::string& flag, const std::string& text);  // "512MiB"
 std::int64_t ParseInt(const std::string& flag, std::string_view text);
+float ParseFloat(const std::string& flag, std::string_view text);
 
 Execution MakeExecution(const RunOptions& options);
 

@@ -17,7 +17,6 @@ namespace {
 // Pairs of a query and a key that the oracle takes one or two seconds for.
 constexpr double kForwardBudget = 0x1p24;
 constexpr double kBackwardBudget = 0x1p23;
-constexpr double kLargestGroup = 0x1p25;  // the largest head group that it still starts on
 constexpr std::int64_t kSampledHeads = 8;
 
 // Sums over the elements of one result.

@@ -26,6 +26,9 @@ double MaxError(const std::vector<Deviation>& deviations);
 // once, compared with as many kernels as one likes.
 class Oracle {
  public:
+  // Pairs of a query and a key of the largest group of heads that it still starts on.
+  static constexpr double kLargestGroup = 0x1p25;
+
   // `with_plain`: also the plain computation, which sets the tolerance.
   Oracle(const Problem& problem, const Tensor& dout, Pass pass, bool with_plain);
 

@@ -139,7 +139,7 @@ double Session::Run(Observer* observer) {
 double Session::result_bytes() const {
   double bytes = 0.0;
   for (const auto& [name, tensor] : results_.Named()) {
-    const Tensor view = const_cast<io::HostTensor*>(tensor)->View();
+    const Tensor view = tensor->View();
     bytes += static_cast<double>(view.num_elements()) * ItemSize(view.dtype);
   }
   return bytes;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
@@ -55,6 +56,26 @@ Shape MakeShape(const WorkloadOptions& options) {
   return shape;
 }
 
+// Without data: enough for Plan, whatever the size.
+Tensor Contiguous(DType dtype, const std::vector<std::int64_t>& shape) {
+  Tensor tensor;
+  tensor.dtype = dtype;
+  tensor.rank = static_cast<int>(shape.size());
+  std::int64_t stride = 1;
+  for (int axis = tensor.rank - 1; axis >= 0; --axis) {
+    tensor.shape[axis] = shape[axis];
+    tensor.strides[axis] = stride;
+    if (__builtin_mul_overflow(stride, std::max<std::int64_t>(1, shape[axis]), &stride)) {
+      throw BadInput("--shape: has more elements than fit in 63 bits");
+    }
+  }
+  return tensor;
+}
+
+DType SyntheticType(const WorkloadOptions& options) {
+  return options.dtype.empty() ? DType::kFloat32 : ParseDType("--dtype", options.dtype);
+}
+
 // Four N(0, 1) numbers a block, by Box and Muller.
 std::array<float, 4> Normals(std::uint64_t seed, std::uint64_t block) {
   const PhiloxCounter bits = Philox4x32(
@@ -96,13 +117,12 @@ void RequireMemory(std::initializer_list<std::array<std::int64_t, 4>> shapes, DT
 
 void Workload::MakeAll(const WorkloadOptions& options, Pass pass) {
   const Shape s = MakeShape(options);
-  const DType dtype =
-      options.dtype.empty() ? DType::kFloat32 : ParseDType("--dtype", options.dtype);
+  const DType dtype = SyntheticType(options);
   const std::array<std::int64_t, 4> q{s.batch, s.seqlen_q, s.num_heads, s.head_dim};
   const std::array<std::int64_t, 4> k{s.batch, s.seqlen_k, s.num_heads_kv, s.head_dim};
   const std::array<std::int64_t, 4> v{s.batch, s.seqlen_k, s.num_heads_kv, s.head_dim_v};
   const std::array<std::int64_t, 4> o{s.batch, s.seqlen_q, s.num_heads, s.head_dim_v};
-  RequireMemory({q, k, v, o}, dtype);
+  if (with_data_) RequireMemory({q, k, v, o}, dtype);
   problem.q = Random(q, dtype, options.seed * 4);
   problem.k = Random(k, dtype, options.seed * 4 + 1);
   problem.v = Random(v, dtype, options.seed * 4 + 2);
@@ -117,6 +137,10 @@ Tensor Workload::Random(std::array<std::int64_t, 4> shape, DType dtype, std::uin
     extents[0] *= shape[0];
   }
   if (bhsd_) std::swap(extents[extents.size() - 3], extents[extents.size() - 2]);
+  if (!with_data_) {
+    const Tensor tensor = Contiguous(dtype, extents);
+    return bhsd_ ? SwapHeads(tensor) : tensor;
+  }
   const Tensor tensor = Store(io::HostTensor::Make(dtype, extents));
   const std::int64_t count = tensor.num_elements();
   for (std::int64_t i = 0; i < count; i += 4) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "api/validate.h"
 #include "common/dtype.h"
 #include "common/layout.h"
 #include "lib/command.h"
@@ -53,8 +54,8 @@ io::HostTensor Converted(const io::HostTensor& tensor, DType dtype) {
 
 }  // namespace
 
-Workload::Workload(const WorkloadOptions& options, Pass pass, Algorithm algorithm)
-    : bhsd_(options.layout == "bhsd") {
+Workload::Workload(const WorkloadOptions& options, Pass pass, Algorithm algorithm, Data data)
+    : bhsd_(options.layout == "bhsd"), with_data_(data == Data::kMake) {
   if (!bhsd_ && options.layout != "bshd") {
     throw BadInput(fmt::format("--layout: is '{}', must be bshd or bhsd", options.layout));
   }

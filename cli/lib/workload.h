@@ -15,8 +15,11 @@ namespace flashwok::cli {
 
 class Workload {
  public:
-  // Reads or makes every tensor; `pass` says whether dout is needed. Throws BadInput.
-  Workload(const WorkloadOptions& options, Pass pass, Algorithm algorithm = Algorithm::kAuto);
+  enum class Data { kMake, kNone };
+  // Reads or makes every tensor; `pass` says whether dout is needed. kNone: synthetic q, k and v
+  // have shapes alone, for Plan. Throws BadInput.
+  Workload(const WorkloadOptions& options, Pass pass, Algorithm algorithm = Algorithm::kAuto,
+           Data data = Data::kMake);
   Workload(const Workload&) = delete;
   Workload& operator=(const Workload&) = delete;
 
@@ -44,6 +47,7 @@ class Workload {
   std::map<std::string, std::string> sources_;  // argument -> FILE[:NAME] or numbers
   bool synthetic_ = false;
   bool bhsd_ = false;
+  bool with_data_ = true;
 };
 
 // Swaps seqlen and num_heads of a rank-4 view: bhsd <-> bshd without a copy.

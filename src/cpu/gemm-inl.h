@@ -32,6 +32,13 @@ constexpr std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
+// Register arrays stay in registers only when the loops over them are unrolled.
+#if HWY_COMPILER_CLANG
+#define FLASHWOK_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define FLASHWOK_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 enum class Add : bool { kNo, kYes };             // C = A B or C += A B
 enum class Transpose : bool { kNo, kYes };  // A as stored, or A stored transposed
 
@@ -42,7 +49,9 @@ HWY_INLINE void MicroKernel(std::int64_t depth, const float* HWY_RESTRICT a,
   constexpr std::int64_t kRowStep = kTranspose == Transpose::kYes ? 1 : kTileLd;
   constexpr std::int64_t kDepthStep = kTranspose == Transpose::kYes ? kTileLd : 1;
   hn::Vec<F32> sum[kRows][kVectors];
+  FLASHWOK_UNROLL
   for (int i = 0; i < kRows; ++i) {
+    FLASHWOK_UNROLL
     for (int n = 0; n < kVectors; ++n) {
       sum[i][n] =
           kAdd == Add::kYes ? hn::Load(d, c + i * kTileLd + n * kLanes) : hn::Zero(d);
@@ -50,15 +59,20 @@ HWY_INLINE void MicroKernel(std::int64_t depth, const float* HWY_RESTRICT a,
   }
   for (std::int64_t k = 0; k < depth; ++k) {
     hn::Vec<F32> row[kVectors];
+    FLASHWOK_UNROLL
     for (int n = 0; n < kVectors; ++n) row[n] = hn::Load(d, b + n * kLanes);
+    FLASHWOK_UNROLL
     for (int i = 0; i < kRows; ++i) {
       const auto value = hn::Set(d, a[i * kRowStep]);
+      FLASHWOK_UNROLL
       for (int n = 0; n < kVectors; ++n) sum[i][n] = hn::MulAdd(value, row[n], sum[i][n]);
     }
     a += kDepthStep;
     b += kTileLd;
   }
+  FLASHWOK_UNROLL
   for (int i = 0; i < kRows; ++i) {
+    FLASHWOK_UNROLL
     for (int n = 0; n < kVectors; ++n) hn::Store(sum[i][n], d, c + i * kTileLd + n * kLanes);
   }
 }
