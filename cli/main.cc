@@ -43,9 +43,9 @@ int main(int argc, char** argv) {
   app.footer(kFooter);
   app.set_version_flag("--version", flashwok::Version());
   app.require_subcommand(1);
-  const std::vector<cli::Command> commands = {cli::AddRun(app),   cli::AddCompare(app),
+  const std::vector<cli::Command> commands = {cli::AddRun(app),    cli::AddCompare(app),
                                               cli::AddVerify(app), cli::AddTrace(app),
-                                              cli::AddBench(app), cli::AddInfo(app)};
+                                              cli::AddBench(app),  cli::AddInfo(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -18,7 +18,7 @@ namespace {
 
 // All lengths in points; a PNG has kPixels of them a point.
 constexpr double kPanelWidth = 560, kPanelHeight = 430;
-constexpr double kLeft = 78, kRight = 92, kTop = 44, kBottom = 52, kTitle = 40;
+constexpr double kLeft = 78, kRight = 100, kTop = 44, kBottom = 52, kTitle = 40;
 constexpr double kPixels = 2.0;
 
 struct Paint3 {
@@ -55,6 +55,7 @@ void Text(cairo_t* c, double x, double y, double align, double size, const std::
   cairo_text_extents(c, text.c_str(), &extents);
   cairo_move_to(c, x - align * extents.x_advance, y);
   cairo_show_text(c, text.c_str());
+  cairo_new_path(c);
 }
 
 void Line(cairo_t* c, double x0, double y0, double x1, double y1) {
@@ -72,6 +73,7 @@ class PanelDrawing {
         x_high_ = std::max(x_high_, std::log2(x));
         low_ = std::min(low_, std::log2(y));
         high_ = std::max(high_, std::log2(y));
+        linear_ = std::min(linear_, std::log2(y) - std::log2(x));
       }
     }
     y_low_ = low_ - 1.6;
@@ -80,9 +82,13 @@ class PanelDrawing {
 
   void Draw() {
     Grid();
-    // Guides of slope 2 above and slope 1 below everything, to compare the lines with.
-    Guide(2.0, x_high_, high_ + 0.9, "grows as N\u00b2");
-    Guide(1.0, x_low_, low_ - 0.9, "grows as N");
+    // Guides to compare the lines with: slope 2 above all, slope 1 below all.
+    const double middle = (x_low_ + x_high_) / 2;
+    Guide(2.0, high_ + 0.9 - 2.0 * x_high_, middle);
+    Text(c_, X(middle) - 8, Y(high_ + 0.9 - 2.0 * (x_high_ - middle)) + 4, 1.0, 12,
+         "grows as N\u00b2");
+    Guide(1.0, linear_ - 0.9, x_low_);
+    Text(c_, X(x_high_) + 12, Y(linear_ - 0.9 + x_high_) + 4, 0.0, 12, "grows as N");
     for (std::size_t i = 0; i < panel_.series.size(); ++i) Curve(i);
     Labels();
     SetColour(c_, kInk);
@@ -119,23 +125,15 @@ class PanelDrawing {
     }
   }
 
-  // A dashed line of this slope through (x, y), cut to the panel.
-  void Guide(double slope, double x, double y, const std::string& text) {
-    double x0 = x_low_;
-    double x1 = x_high_;
-    const auto at = [&](double log_x) { return y + slope * (log_x - x); };
-    if (at(x0) < y_low_) x0 = x + (y_low_ - y) / slope;
-    if (at(x1) > y_high_) x1 = x + (y_high_ - y) / slope;
+  // A dotted line y = offset + slope * x in log2, from x0 or where it enters the panel.
+  void Guide(double slope, double offset, double x0) {
+    x0 = std::max(x0, (y_low_ - offset) / slope);
     const std::array<double, 2> dashes{2.0, 4.0};
     SetColour(c_, kSoft);
     cairo_set_line_width(c_, 1.2);
     cairo_set_dash(c_, dashes.data(), 2, 0.0);
-    Line(c_, X(x0), Y(at(x0)), X(x1), Y(at(x1)));
+    Line(c_, X(x0), Y(offset + slope * x0), X(x_high_), Y(offset + slope * x_high_));
     cairo_set_dash(c_, nullptr, 0, 0.0);
-    const double middle = slope > 1.5 ? x1 - 0.42 * (x1 - x0) : x0 + 0.72 * (x1 - x0);
-    const double side = slope > 1.5 ? -10.0 : 12.0;  // left of the upper one, right of the lower
-    Text(c_, X(middle) + side, Y(at(middle)) + (slope > 1.5 ? -4.0 : 12.0), slope > 1.5 ? 1.0 : 0.0,
-         12, text);
   }
 
   void Curve(std::size_t index) {
@@ -190,6 +188,7 @@ class PanelDrawing {
   cairo_t* c_;
   const Panel& panel_;
   double x_low_ = 1e9, x_high_ = -1e9, low_ = 1e9, high_ = -1e9;  // all in log2
+  double linear_ = 1e9;                                           // the least of log2(y) - log2(x)
   double y_low_ = 0, y_high_ = 0;
 };
 
@@ -208,9 +207,10 @@ void DrawPanels(const std::string& path, const std::string& title,
   const double height = kPanelHeight + kTitle;
   std::string content;
   const std::unique_ptr<cairo_surface_t, Destroy> surface(
-      IsSvg(path) ? cairo_svg_surface_create_for_stream(Append, &content, width, height)
-                  : cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(width * kPixels),
-                                               static_cast<int>(height * kPixels)));
+      IsSvg(path)
+          ? cairo_svg_surface_create_for_stream(Append, &content, width, height)
+          : cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(width * kPixels),
+                                       static_cast<int>(height * kPixels)));
   {
     const std::unique_ptr<cairo_t, Destroy> context(cairo_create(surface.get()));
     cairo_t* c = context.get();

@@ -90,8 +90,8 @@ Comparison Compare(const Workload& workload, const Options& options, Pass pass) 
     for (Algorithm algorithm : kAllAlgorithms) {
       progress.Label(fmt::format("{} {}", Name(pass), Name(algorithm)));
       Entry entry;
-      entry.session = std::make_unique<Session>(workload, algorithm, execution, pass,
-                                                options.run.out_dtype);
+      entry.session =
+          std::make_unique<Session>(workload, algorithm, execution, pass, options.run.out_dtype);
       entry.measurement = Measure(*entry.session, algorithm, options.repeats);
       comparison.entries.push_back(std::move(entry));
       progress.Add(1.0);
@@ -142,9 +142,9 @@ void PrintRow(Table& table, const Entry& entry, bool fastest) {
 }
 
 void Print(const Comparison& comparison) {
-  fmt::print("\n{}\n", Paint(Colour::kBold, fmt::format("{}, {} in each, the same in all four",
-                                                        Name(comparison.pass),
-                                                        FormatFlops(comparison.flops))));
+  fmt::print("\n{}\n", Paint(Colour::kBold,
+                             fmt::format("{}, {} in each, the same in all four",
+                                         Name(comparison.pass), FormatFlops(comparison.flops))));
   Table table({"algorithm", "time", "GFLOPS", "read", "written", "extra memory", "max error"});
   double best = std::numeric_limits<double>::infinity();
   for (const Entry& entry : comparison.entries) {

@@ -20,10 +20,10 @@ std::int64_t LongestKeys(const Layout& layout) {
 std::string Describe(const Problem& problem) {
   const Layout layout(problem);
   const bool varlen = problem.cu_seqlens_q.present();
-  std::string text = fmt::format(
-      "batch {}, seqlen {} x {}{}, heads {} over {}, head_dim {}", layout.batch,
-      layout.max_seqlen_q, LongestKeys(layout), varlen ? " at most" : "", layout.num_heads,
-      layout.num_heads_kv, layout.head_dim);
+  std::string text =
+      fmt::format("batch {}, seqlen {} x {}{}, heads {} over {}, head_dim {}", layout.batch,
+                  layout.max_seqlen_q, LongestKeys(layout), varlen ? " at most" : "",
+                  layout.num_heads, layout.num_heads_kv, layout.head_dim);
   if (layout.head_dim_v != layout.head_dim) text += fmt::format(" (v {})", layout.head_dim_v);
   text += fmt::format(", {}", Name(problem.q.dtype));
   if (problem.causal != Causal::kNone) text += fmt::format(", causal {}", Name(problem.causal));

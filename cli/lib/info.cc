@@ -88,8 +88,7 @@ void PrintPlan(const Json& plan) {
 void PrintKernels() {
   Table table({"kernel", "pass", "dtypes", "here"});
   for (const KernelInfo& kernel : Kernels()) {
-    const std::string here =
-        kernel.available ? "yes" : "no, needs " + kernel.requirement;
+    const std::string here = kernel.available ? "yes" : "no, needs " + kernel.requirement;
     table.Row({kernel.name, Name(kernel.pass), kernel.dtypes, here},
               kernel.available ? Colour::kPlain : Colour::kDim);
   }

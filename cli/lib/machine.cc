@@ -25,8 +25,6 @@ std::string Today() {
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%d", &utc)};
 }
 
-Json MachineJson() {
-  return {{"name", "cpu"}, {"cpu", CpuName()}, {"cores", HardwareThreads()}};
-}
+Json MachineJson() { return {{"name", "cpu"}, {"cpu", CpuName()}, {"cores", HardwareThreads()}}; }
 
 }  // namespace flashwok::cli

@@ -15,8 +15,8 @@ Measurement Measure(Session& session, Algorithm algorithm, int repeats, double p
   result.traffic = std::make_unique<TrafficCounter>();
   session.Run(result.traffic.get());
   std::vector<double> seconds;
-  for (double total = 0.0; seconds.empty() ||
-                           (static_cast<int>(seconds.size()) < repeats && total < patience);) {
+  for (double total = 0.0;
+       seconds.empty() || (static_cast<int>(seconds.size()) < repeats && total < patience);) {
     seconds.push_back(session.RunPass());
     total += seconds.back();
   }

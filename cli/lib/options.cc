@@ -142,8 +142,8 @@ void AddRunOptions(CLI::App& app, RunOptions* options, bool with_algorithm) {
 }
 
 Algorithm ParseAlgorithm(const std::string& flag, const std::string& text) {
-  for (Algorithm algorithm : {Algorithm::kAuto, Algorithm::kStandard, Algorithm::kV1,
-                              Algorithm::kV2, Algorithm::kV3}) {
+  for (Algorithm algorithm :
+       {Algorithm::kAuto, Algorithm::kStandard, Algorithm::kV1, Algorithm::kV2, Algorithm::kV3}) {
     if (text == Name(algorithm)) return algorithm;
   }
   throw BadInput(fmt::format("{}: is '{}', must be auto, standard, v1, v2 or v3", flag, text));
@@ -158,9 +158,9 @@ Causal ParseCausal(const std::string& flag, const std::string& text) {
 
 DType ParseDType(const std::string& flag, const std::string& text) {
   static const std::map<std::string, DType> short_names = {
-      {"fp32", DType::kFloat32},        {"fp16", DType::kFloat16},
-      {"bf16", DType::kBFloat16},       {"float8_e4m3", DType::kFloat8E4M3},
-      {"e4m3", DType::kFloat8E4M3},     {"float8_e5m2", DType::kFloat8E5M2},
+      {"fp32", DType::kFloat32},    {"fp16", DType::kFloat16},
+      {"bf16", DType::kBFloat16},   {"float8_e4m3", DType::kFloat8E4M3},
+      {"e4m3", DType::kFloat8E4M3}, {"float8_e5m2", DType::kFloat8E5M2},
       {"e5m2", DType::kFloat8E5M2}};
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3,
                       DType::kFloat8E5M2}) {
@@ -184,9 +184,9 @@ float ParseFloat(const std::string& flag, std::string_view text) {
 
 std::size_t ParseBytes(const std::string& flag, const std::string& text) {
   static const std::map<std::string, double> units = {
-      {"", 1.0},       {"B", 1.0},       {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-      {"TiB", 0x1p40}, {"K", 0x1p10},    {"M", 0x1p20},   {"G", 0x1p30},   {"T", 0x1p40},
-      {"KB", 1e3},     {"MB", 1e6},      {"GB", 1e9},     {"TB", 1e12}};
+      {"", 1.0},       {"B", 1.0},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+      {"TiB", 0x1p40}, {"K", 0x1p10}, {"M", 0x1p20},   {"G", 0x1p30},   {"T", 0x1p40},
+      {"KB", 1e3},     {"MB", 1e6},   {"GB", 1e9},     {"TB", 1e12}};
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   const auto value = Parse<double>(std::string_view(text).substr(0, digits));
   const std::size_t unit = std::min(text.find_first_not_of(' ', digits), text.size());

@@ -91,8 +91,8 @@ Oracle::Oracle(const Problem& problem, const Tensor& dout, Pass pass, bool with_
     : problem_(problem), dout_(dout), pass_(pass), with_plain_(with_plain) {
   const Slice whole(problem_);
   const Tensor& bias = problem_.bias;
-  const bool summed_bias = pass == Pass::kBackward && bias.present() &&
-                           (bias.shape[0] == 1 || bias.shape[1] == 1);
+  const bool summed_bias =
+      pass == Pass::kBackward && bias.present() && (bias.shape[0] == 1 || bias.shape[1] == 1);
   if (problem_.dropout_p > 0.0 || summed_bias) {
     if (whole.pairs() <= kLargestGroup) parts_.emplace_back(whole);
     coverage_ = parts_.empty() ? "" : "every row";
@@ -134,9 +134,9 @@ void Oracle::ChooseForward() {
   coverage_ = "every row";
   if (every) return;
   const char* which = problem_.causal == Causal::kTopLeft ? "first" : "last";
-  coverage_ = rows == layout.max_seqlen_q
-                  ? fmt::format("{} of {} heads", count, heads)
-                  : fmt::format("{} of {} heads, the {} {} rows of each", count, heads, which, rows);
+  coverage_ = rows == layout.max_seqlen_q ? fmt::format("{} of {} heads", count, heads)
+                                          : fmt::format("{} of {} heads, the {} {} rows of each",
+                                                        count, heads, which, rows);
 }
 
 // Whole groups of heads, since their rows add up in dK and dV.
@@ -157,7 +157,8 @@ void Oracle::ChooseBackward() {
   if (count == groups) {
     coverage_ = "every row";
   } else if (count > 0) {
-    coverage_ = fmt::format("{} of {} heads", count * layout.group, layout.batch * layout.num_heads);
+    coverage_ =
+        fmt::format("{} of {} heads", count * layout.group, layout.batch * layout.num_heads);
   }
 }
 
@@ -188,7 +189,8 @@ std::vector<Deviation> Oracle::Compare(const ForwardOutput& output,
   }
   std::vector<Deviation> deviations;
   const DType input = problem_.q.dtype;
-  const auto get = [&](const char* name, const Tensor& tensor, const Accumulator& sum, DType dtype) {
+  const auto get = [&](const char* name, const Tensor& tensor, const Accumulator& sum,
+                       DType dtype) {
     if (tensor.present()) deviations.push_back(sum.Get(name, dtype));
   };
   get("o", output.o, o, input);

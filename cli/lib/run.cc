@@ -24,8 +24,8 @@ void RequireWritable(const std::string& path) {
   if (path.empty()) return;
   const std::string extension = std::filesystem::path(path).extension().string();
   if (extension != ".npz" && extension != ".safetensors" && extension != ".npy") {
-    throw BadInput(fmt::format("--output: is '{}', must end in .safetensors, .npz or .npy (O alone)",
-                               path));
+    throw BadInput(
+        fmt::format("--output: is '{}', must end in .safetensors, .npz or .npy (O alone)", path));
   }
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   if (!std::filesystem::is_directory(folder)) {

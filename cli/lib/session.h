@@ -14,8 +14,8 @@ namespace flashwok::cli {
 // The tensors that a call writes, filled with NaN until it does.
 struct Results {
   io::HostTensor o, lse;
-  io::HostTensor row_max, row_sum;      // V1 alone
-  io::HostTensor dq, dk, dv, dbias;     // the backward pass alone
+  io::HostTensor row_max, row_sum;   // V1 alone
+  io::HostTensor dq, dk, dv, dbias;  // the backward pass alone
   ForwardOutput output;
   Gradients gradients;
 

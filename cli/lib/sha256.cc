@@ -96,8 +96,8 @@ std::string SourcesSha256(const std::string& root) {
     std::error_code error;
     for (fs::recursive_directory_iterator entry(fs::path(root) / folder, error), end;
          !error && entry != end; entry.increment(error)) {
-      const bool measured =
-          std::string_view(folder) != "cli/lib" || entry->path().stem().string().starts_with("bench");
+      const bool measured = std::string_view(folder) != "cli/lib" ||
+                            entry->path().stem().string().starts_with("bench");
       if (!entry->is_regular_file() || !measured) continue;
       paths.push_back(entry->path().lexically_relative(root).generic_string());
     }

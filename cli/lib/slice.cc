@@ -72,8 +72,8 @@ Tensor Slice::Queries(const Tensor& tensor) const {
 Tensor Slice::Keys(const Tensor& tensor) const {
   if (whole_ || !tensor.present()) return tensor;
   if (paged_) return Part(tensor, 2, head_kv_, heads_kv_);
-  const Tensor sequence = varlen_ ? Part(WithBatch(tensor), 1, k_begin_, keys_)
-                                  : Part(tensor, 0, batch_, 1);
+  const Tensor sequence =
+      varlen_ ? Part(WithBatch(tensor), 1, k_begin_, keys_) : Part(tensor, 0, batch_, 1);
   return Part(sequence, 2, head_kv_, heads_kv_);
 }
 

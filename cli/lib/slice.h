@@ -35,8 +35,8 @@ class Slice {
   std::int64_t batch_ = 0;
   std::int64_t head_ = 0, heads_ = 0;
   std::int64_t head_kv_ = 0, heads_kv_ = 0;
-  std::int64_t row_ = 0, rows_ = 0;      // within the sequence
-  std::int64_t q_begin_ = 0;             // of the sequence, varlen
+  std::int64_t row_ = 0, rows_ = 0;  // within the sequence
+  std::int64_t q_begin_ = 0;         // of the sequence, varlen
   std::int64_t k_begin_ = 0, keys_ = 0;
   double pairs_ = 0.0;
 };

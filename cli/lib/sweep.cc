@@ -131,10 +131,8 @@ Json ToJson(const SweepResult& result) {
   Json problem = result.problem;
   problem.erase("seqlen_q");
   problem.erase("seqlen_k");
-  return {{"command", "compare"},
-          {"pass", Name(result.pass)},
-          {"problem", problem},
-          {"sweep", points}};
+  return {
+      {"command", "compare"}, {"pass", Name(result.pass)}, {"problem", problem}, {"sweep", points}};
 }
 
 void PrintSweep(const SweepResult& result) {
@@ -146,11 +144,11 @@ void PrintSweep(const SweepResult& result) {
 
 void DrawSweep(const SweepResult& result, const std::string& path) {
   const Json& p = result.problem;
-  const std::string title = fmt::format(
-      "FlashWok on the CPU, {} pass: batch {}, {} head{}, head_dim {}, {}, causal {}",
-      Name(result.pass), p["batch"].get<int>(), p["num_heads"].get<int>(),
-      p["num_heads"].get<int>() == 1 ? "" : "s", p["head_dim"].get<int>(),
-      p["dtype"].get<std::string>(), p["causal"].get<std::string>());
+  const std::string title =
+      fmt::format("FlashWok on the CPU, {} pass: batch {}, {} head{}, head_dim {}, {}, causal {}",
+                  Name(result.pass), p["batch"].get<int>(), p["num_heads"].get<int>(),
+                  p["num_heads"].get<int>() == 1 ? "" : "s", p["head_dim"].get<int>(),
+                  p["dtype"].get<std::string>(), p["causal"].get<std::string>());
   DrawPanels(path, title,
              {MakePanel(result, "Memory beside the inputs: results and scratch", Needed),
               MakePanel(result, "Traffic with slow memory, counted from the run", Moved)});

@@ -24,8 +24,8 @@ struct Shape {
 Shape ParseShape(const std::string& text) {
   Shape shape;
   const std::vector<std::string> parts = Split(text, ',');
-  std::int64_t* const slots[] = {&shape.batch,        &shape.seqlen_q, &shape.seqlen_k,
-                                 &shape.num_heads,    &shape.num_heads_kv, &shape.head_dim,
+  std::int64_t* const slots[] = {&shape.batch,     &shape.seqlen_q,     &shape.seqlen_k,
+                                 &shape.num_heads, &shape.num_heads_kv, &shape.head_dim,
                                  &shape.head_dim_v};
   if (parts.size() < 6 || parts.size() > 7) {
     throw BadInput(fmt::format(
@@ -78,9 +78,9 @@ DType SyntheticType(const WorkloadOptions& options) {
 
 // Four N(0, 1) numbers a block, by Box and Muller.
 std::array<float, 4> Normals(std::uint64_t seed, std::uint64_t block) {
-  const PhiloxCounter bits = Philox4x32(
-      {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, 0},
-      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  const PhiloxCounter bits =
+      Philox4x32({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, 0},
+                 {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
   std::array<float, 4> normals{};
   for (std::size_t pair = 0; pair < 2; ++pair) {
     const double radius = std::sqrt(-2.0 * std::log((bits[2 * pair] + 0.5) * 0x1p-32));
@@ -98,8 +98,8 @@ void RequireMemory(std::initializer_list<std::array<std::int64_t, 4>> shapes, DT
     double count = ItemSize(dtype);
     for (std::int64_t extent : shape) {
       if (extent < 0 || extent > 0x7FFFFFFF) {
-        throw BadInput(fmt::format("--shape: has an extent of {}, must be from 0 to 2147483647",
-                                   extent));
+        throw BadInput(
+            fmt::format("--shape: has an extent of {}, must be from 0 to 2147483647", extent));
       }
       count *= static_cast<double>(extent);
     }

@@ -44,12 +44,14 @@ int Execute(const Options& options) {
   const Algorithm algorithm = ParseAlgorithm("--algorithm", options.run.algorithm);
   const Workload workload(options.workload, pass);
   Session session(workload, algorithm, MakeExecution(options.run), pass, options.run.out_dtype);
+  session.Run();  // warm: memory touched, threads started
   Recorder recorder;
   session.Run(&recorder);
   if (recorder.full()) {
-    throw BadInput(fmt::format("the run has more than {} events, must have fewer: take a smaller "
-                               "problem or larger tiles",
-                               Recorder::kMaxEvents));
+    throw BadInput(
+        fmt::format("the run has more than {} events, must have fewer: take a smaller "
+                    "problem or larger tiles",
+                    Recorder::kMaxEvents));
   }
   const TraceRun run{session.problem(), pass, session.plan()};
   const std::vector<TraceEvent> events = recorder.Take();

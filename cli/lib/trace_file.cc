@@ -52,8 +52,7 @@ bool Feeds(const Event& earlier, const Event& later) {
   const bool softmax = earlier.kind == EventKind::kSoftmax;
   switch (later.kind) {
     case EventKind::kProduct:
-      if (softmax) return later.role != Role::kS && later.role != Role::kDP;
-      return earlier.kind == EventKind::kLoad && IsOperand(earlier.role, later.role);
+      return (softmax || earlier.kind == EventKind::kLoad) && IsOperand(earlier.role, later.role);
     case EventKind::kSoftmax:
       return (product || earlier.kind == EventKind::kLoad) &&
              (earlier.role == Role::kS || earlier.role == Role::kDP);
@@ -168,8 +167,7 @@ void WriteTrace(const std::string& path, const TraceRun& run,
     for (std::int64_t value : {event.t0, event.duration, event.bytes, event.flops}) {
       Put(&bytes, value);
     }
-    for (std::int32_t value :
-         {dependency, event.track, event.head, event.q_tile, event.k_tile}) {
+    for (std::int32_t value : {dependency, event.track, event.head, event.q_tile, event.k_tile}) {
       Put(&bytes, value);
     }
     Put(&bytes, static_cast<std::uint8_t>(event.kind));
@@ -183,12 +181,13 @@ void WriteTrace(const std::string& path, const TraceRun& run,
 void WriteChromeTrace(const std::string& path, const TraceRun& run,
                       const std::vector<TraceEvent>& events) {
   const Json header = TraceHeader(run, events);
-  std::string text = fmt::format("{{\"otherData\":{},\n\"displayTimeUnit\":\"ns\",\n",
-                                 header.dump());
+  std::string text =
+      fmt::format("{{\"otherData\":{},\n\"displayTimeUnit\":\"ns\",\n", header.dump());
   text += "\"traceEvents\":[\n";
   const auto name = [&](const char* what, int thread, const std::string& value) {
     text += fmt::format(R"({{"ph":"M","pid":1,"tid":{},"name":"{}","args":{{"name":{}}}}},)"
-                        "\n", thread, what, Json(value).dump());
+                        "\n",
+                        thread, what, Json(value).dump());
   };
   for (const Json& track : header["tracks"]) {
     const int id = track["id"].get<int>();

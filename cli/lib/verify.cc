@@ -36,9 +36,10 @@ struct Verdict {
 
 const std::string& RequireCoverage(const Oracle& oracle, const Problem& problem) {
   if (!oracle.coverage().empty()) return oracle.coverage();
-  throw BadInput(fmt::format("the problem has {:.3g} pairs of a query and a key, too many for the "
-                             "float64 check: at most {:.3g} in one group of heads",
-                             VisiblePairs(problem), Oracle::kLargestGroup));
+  throw BadInput(
+      fmt::format("the problem has {:.3g} pairs of a query and a key, too many for the "
+                  "float64 check: at most {:.3g} in one group of heads",
+                  VisiblePairs(problem), Oracle::kLargestGroup));
 }
 
 // The tensors of a result file under the names that `run` gives them.
@@ -86,8 +87,8 @@ std::vector<std::int64_t> ShapeOf(const Tensor& tensor) {
 Verdict VerifyFile(const Options& options) {
   ResultFile file(options.result);
   if (!file.Has("o")) {
-    throw BadInput(fmt::format("{}: holds no tensor 'o', must hold what run writes",
-                               options.result));
+    throw BadInput(
+        fmt::format("{}: holds no tensor 'o', must hold what run writes", options.result));
   }
   const bool backward = file.Has("dq") || file.Has("dk") || file.Has("dv");
   const Pass pass = backward ? Pass::kBackward : Pass::kForward;
@@ -120,8 +121,8 @@ std::vector<Algorithm> Asked(const Options& options, Pass* pass) {
       *pass = kernel.pass;
       return {kernel.algorithm};
     }
-    throw BadInput(fmt::format("--kernel: is '{}', must be one that flashwok info lists",
-                               options.kernel));
+    throw BadInput(
+        fmt::format("--kernel: is '{}', must be one that flashwok info lists", options.kernel));
   }
   if (options.run.algorithm == "all") return {std::begin(kAllAlgorithms), std::end(kAllAlgorithms)};
   return {ParseAlgorithm("--algorithm", options.run.algorithm)};
@@ -159,12 +160,9 @@ Json VerdictJson(const Verdict& verdict) {
   json["checked"] = verdict.coverage;
   json["passes"] = verdict.passes();
   for (const Deviation& d : verdict.deviations) {
-    json["tensors"][d.name] = {{"max_error", d.max_error},
-                               {"rmse", d.rmse},
-                               {"plain_error", d.plain_error},
-                               {"tolerance", d.tolerance},
-                               {"ratio", d.max_error / d.tolerance},
-                               {"passes", d.passes()}};
+    json["tensors"][d.name] = {{"max_error", d.max_error},           {"rmse", d.rmse},
+                               {"plain_error", d.plain_error},       {"tolerance", d.tolerance},
+                               {"ratio", d.max_error / d.tolerance}, {"passes", d.passes()}};
   }
   return json;
 }
@@ -183,16 +181,16 @@ void Print(const Verdict& verdict) {
               d.passes() ? Colour::kPlain : Colour::kBad);
   }
   table.Print();
-  const auto worst = std::max_element(verdict.deviations.begin(), verdict.deviations.end(),
-                                      [](const Deviation& a, const Deviation& b) {
-                                        return a.max_error / a.tolerance < b.max_error / b.tolerance;
-                                      });
+  const auto worst =
+      std::max_element(verdict.deviations.begin(), verdict.deviations.end(),
+                       [](const Deviation& a, const Deviation& b) {
+                         return a.max_error / a.tolerance < b.max_error / b.tolerance;
+                       });
   const double ratio = worst->max_error / worst->tolerance;
   const std::string text =
-      verdict.passes()
-          ? fmt::format("passes: nearest to its limit is {}, at {:.0f} % of it", worst->name,
-                        ratio * 100.0)
-          : fmt::format("FAILS: {} is {:.3g} times its tolerance", worst->name, ratio);
+      verdict.passes() ? fmt::format("passes: nearest to its limit is {}, at {:.0f} % of it",
+                                     worst->name, ratio * 100.0)
+                       : fmt::format("FAILS: {} is {:.3g} times its tolerance", worst->name, ratio);
   fmt::print("{}; {} checked\n", Paint(verdict.passes() ? Colour::kGood : Colour::kBad, text),
              verdict.coverage);
 }
@@ -214,8 +212,9 @@ int Execute(const Options& options) {
     for (const Verdict& verdict : verdicts) list.push_back(VerdictJson(verdict));
     PrintJson({{"command", "verify"}, {"passes", passes}, {"verdicts", list}});
   } else {
-    fmt::print("tolerance: 2 x the error of the plain computation in the inputs' dtype, plus 1e-6 "
-               "of the largest value (at least 1)\n");
+    fmt::print(
+        "tolerance: 2 x the error of the plain computation in the inputs' dtype, plus 1e-6 "
+        "of the largest value (at least 1)\n");
     for (const Verdict& verdict : verdicts) Print(verdict);
   }
   return passes ? kExitOk : kExitFailed;

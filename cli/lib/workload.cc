@@ -93,8 +93,8 @@ void Workload::Sources(const WorkloadOptions& options, Pass pass) {
   const bool any = has("q") || has("k") || has("v");
   for (const char* argument : {"q", "k", "v"}) {
     if (any && !has(argument)) {
-      throw BadInput(fmt::format("--{}: is absent, must be given with the others of q, k and v",
-                                 argument));
+      throw BadInput(
+          fmt::format("--{}: is absent, must be given with the others of q, k and v", argument));
     }
   }
   if (any && pass == Pass::kBackward && !has("dout")) {
@@ -105,8 +105,8 @@ void Workload::Sources(const WorkloadOptions& options, Pass pass) {
   }
   for (const auto& [argument, text] : sources_) {
     if (text.starts_with(':') && options.input.empty()) {
-      throw BadInput(fmt::format("--{}: is '{}', a tensor of --input, which is absent", argument,
-                                 text));
+      throw BadInput(
+          fmt::format("--{}: is '{}', a tensor of --input, which is absent", argument, text));
     }
   }
 }
@@ -192,21 +192,20 @@ Tensor Workload::Store(io::HostTensor tensor) {
 }
 
 Tensor& Workload::Slot(const std::string& argument) {
-  const std::map<std::string, Tensor*> slots = {
-      {"q", &problem.q},
-      {"k", &problem.k},
-      {"v", &problem.v},
-      {"dout", &dout},
-      {"bias", &problem.bias},
-      {"mask", &problem.mask},
-      {"alibi_slopes", &problem.alibi_slopes},
-      {"cu_seqlens_q", &problem.cu_seqlens_q},
-      {"cu_seqlens_k", &problem.cu_seqlens_k},
-      {"seqused_k", &problem.seqused_k},
-      {"page_table", &problem.page_table},
-      {"q_descale", &problem.q_descale},
-      {"k_descale", &problem.k_descale},
-      {"v_descale", &problem.v_descale}};
+  const std::map<std::string, Tensor*> slots = {{"q", &problem.q},
+                                                {"k", &problem.k},
+                                                {"v", &problem.v},
+                                                {"dout", &dout},
+                                                {"bias", &problem.bias},
+                                                {"mask", &problem.mask},
+                                                {"alibi_slopes", &problem.alibi_slopes},
+                                                {"cu_seqlens_q", &problem.cu_seqlens_q},
+                                                {"cu_seqlens_k", &problem.cu_seqlens_k},
+                                                {"seqused_k", &problem.seqused_k},
+                                                {"page_table", &problem.page_table},
+                                                {"q_descale", &problem.q_descale},
+                                                {"k_descale", &problem.k_descale},
+                                                {"v_descale", &problem.v_descale}};
   return *slots.at(argument);
 }
 

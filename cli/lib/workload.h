@@ -59,7 +59,8 @@ Json ToJson(const Problem& problem);
 
 // Pairs of a query and a key that the intervals (causal, window, lengths) let meet, over all heads.
 double VisiblePairs(const Problem& problem);
-// Useful FLOPs: 2 a multiply-add, over the visible pairs alone; two products forward, five backward.
+// Useful FLOPs: 2 a multiply-add, over the visible pairs alone; two products forward, five
+// backward.
 double UsefulFlops(const Problem& problem, Pass pass);
 
 }  // namespace flashwok::cli

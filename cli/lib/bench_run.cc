@@ -1,0 +1,146 @@
+#include "lib/bench_run.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "cpu/fma_peak.h"
+#include "cpu/parallel_for.h"
+#include "lib/measure.h"
+
+namespace flashwok::cli {
+namespace {
+
+Json Describe(const BenchProblem& problem, const Problem& p, Algorithm algorithm) {
+  Json cell = ToJson(p);
+  for (const char* key : {"softmax_scale", "softcap", "dropout_p"}) cell.erase(key);
+  cell["pass"] = Name(problem.pass);
+  cell["algorithm"] = Name(algorithm);
+  cell["threads"] = problem.threads;
+  return cell;
+}
+
+}  // namespace
+
+struct Bench::Runner {
+  Algorithm algorithm;
+  std::unique_ptr<Session> session;
+  std::vector<double> seconds;
+};
+
+Bench::Bench(const std::vector<std::string>& peer, int rounds, double patience)
+    : rounds_(rounds), patience_(patience) {
+  if (!peer.empty()) peer_ = std::make_unique<Coprocess>(peer);
+}
+
+void Bench::AddPeakShares(std::vector<Json>* cells) const {
+  for (Json& cell : *cells) {
+    const auto peak = peaks_.find(cell["threads"].get<int>());
+    if (!cell.contains("ms") || cell["dtype"] != "float32" || peak == peaks_.end()) continue;
+    cell["peak_share"] = cell["tflops"].get<double>() * 1e12 / peak->second;
+  }
+}
+
+double Bench::Peak(int threads) {
+  double& peak = peaks_[threads];
+  peak = std::max(peak, MeasureFmaPeak(threads));
+  return peak;
+}
+
+// Milliseconds of one run, or an error.
+Json Bench::AskPeer(const BenchProblem& problem, const Problem& shape) {
+  const Json cell = Describe(problem, shape, Algorithm::kAuto);
+  Json request = {{"repeats", 1}, {"seconds", 0}};
+  for (const char* key : {"pass", "dtype", "batch", "num_heads", "num_heads_kv", "seqlen_q",
+                          "seqlen_k", "head_dim", "causal", "threads"}) {
+    request[key] = cell[key];
+  }
+  const Json answer = Json::parse(peer_->Ask(request.dump()));
+  if (answer.contains("torch")) peer_version_ = answer["torch"].get<std::string>();
+  return answer;
+}
+
+std::vector<Json> Bench::Run(const BenchProblem& problem) {
+  const Workload workload(problem.workload, problem.pass);
+  Execution execution;
+  execution.num_threads = problem.threads;
+  std::vector<Runner> runners;
+  for (Algorithm algorithm : problem.algorithms) {
+    auto session = std::make_unique<Session>(workload, algorithm, execution, problem.pass);
+    workload.Check(session->status());
+    session->Run();  // warm: memory touched, threads started
+    runners.push_back({algorithm, std::move(session), {}});
+  }
+  std::vector<double> peer_seconds;
+  std::string peer_error;
+  double total = 0.0;
+  Peak(problem.threads);
+  for (int round = 0; round < rounds_ && (round < 3 || total < patience_); ++round) {
+    for (Runner& runner : runners) {
+      runner.seconds.push_back(runner.session->RunPass());
+      total += runner.seconds.back();
+    }
+    if (peer_ == nullptr || !peer_error.empty()) continue;
+    const Json answer = AskPeer(problem, workload.problem);
+    if (answer.contains("error")) {
+      peer_error = answer["error"].get<std::string>();
+    } else {
+      peer_seconds.push_back(answer["ms"].get<double>() * 1e-3);
+    }
+  }
+  Peak(problem.threads);
+  const double flops = UsefulFlops(workload.problem, problem.pass);
+  const auto timed = [&](Json& json, std::vector<double> seconds) {
+    const Timing timing = Summarize(std::move(seconds));
+    json["ms"] = timing.median * 1e3;
+    json["ms_min"] = timing.min * 1e3;
+    json["ms_max"] = timing.max * 1e3;
+    json["repeats"] = timing.repeats;
+    json["tflops"] = flops / timing.median * 1e-12;
+  };
+  std::vector<Json> cells;
+  for (Runner& runner : runners) {
+    Json cell = Describe(problem, workload.problem, runner.algorithm);
+    cell["kernel"] = runner.session->plan().kernel;
+    timed(cell, runner.seconds);
+    cell["extra_bytes"] = runner.session->plan().workspace_bytes;
+    if (!peer_seconds.empty()) timed(cell["peers"]["torch_cpu"], peer_seconds);
+    if (!peer_error.empty()) cell["peers"]["torch_cpu"]["error"] = peer_error;
+    cells.push_back(std::move(cell));
+  }
+  return cells;
+}
+
+std::vector<Json> Bench::Memory() const {
+  std::vector<Json> cells;
+  for (Pass pass : {Pass::kForward, Pass::kBackward}) {
+    for (Algorithm algorithm : kAllAlgorithms) {
+      BenchProblem problem;
+      problem.pass = pass;
+      problem.threads = HardwareThreads();
+      const Workload workload(MemoryProblem(), pass, algorithm, Workload::Data::kNone);
+      const PlanResult plan = Plan(workload.problem, pass);
+      Json cell = Describe(problem, workload.problem, algorithm);
+      cell["kernel"] = plan.kernel;
+      cell["extra_bytes"] = plan.workspace_bytes;
+      if (!plan.status.ok()) cell["refused"] = plan.status.message();
+      cells.push_back(std::move(cell));
+    }
+  }
+  return cells;
+}
+
+Json Bench::Ceilings() {
+  Json ceilings = {{"fma_peak_gflops", Peak(1) * 1e-9},
+                   {"fma_peak_gflops_all", Peak(HardwareThreads()) * 1e-9}};
+  if (peer_ == nullptr) return ceilings;
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const Json request = {{"pass", "gemm"}, {"dtype", dtype}, {"threads", HardwareThreads()}};
+    const Json answer = Json::parse(peer_->Ask(request.dump()));
+    if (!answer.contains("gflops")) continue;
+    ceilings[std::string("torch_gemm_") + dtype + "_gflops"] = answer["gflops"];
+  }
+  return ceilings;
+}
+
+}  // namespace flashwok::cli
