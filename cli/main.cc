@@ -50,6 +50,11 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
+    if (app.get_subcommands().empty() && argc > 1) {
+      return Fail("flashwok",
+                  fmt::format("'{}' is no command; flashwok --help lists them", argv[1]),
+                  cli::kExitBadInput);
+    }
     return Fail("flashwok", error.what(), cli::kExitBadInput);
   }
   for (const cli::Command& command : commands) {

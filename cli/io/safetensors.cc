@@ -203,10 +203,11 @@ std::string FormatSafetensors(const NamedTensors& tensors) {
   Json header = Json::object();
   std::size_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
-    const auto* dtype = std::find_if(
-        std::begin(kDTypes), std::end(kDTypes),
-        [&dtype = tensor->dtype()](const FileDType& item) { return item.dtype == dtype; });
-    header[name] = {{"dtype", dtype->name},
+    const DType dtype = tensor->dtype();
+    const auto* known =
+        std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                     [dtype](const FileDType& item) { return item.dtype == dtype; });
+    header[name] = {{"dtype", known->name},
                     {"shape", tensor->shape()},
                     {"data_offsets", {offset, offset + tensor->num_bytes()}}};
     offset += tensor->num_bytes();

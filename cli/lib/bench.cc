@@ -123,6 +123,7 @@ int Execute(const Options& options) {
   if (options.rounds < 1) {
     throw BadInput(fmt::format("--rounds: is {}, must be at least 1", options.rounds));
   }
+  RequireFolder("--output", options.output);
   const std::vector<BenchProblem> problems = Problems(options);
   Bench bench(PeerCommand(options), options.rounds, kPatience);
   std::vector<Json> cells;

@@ -43,7 +43,7 @@ void Bench::AddPeakShares(std::vector<Json>* cells) const {
 
 double Bench::Peak(int threads) {
   double& peak = peaks_[threads];
-  peak = std::max(peak, MeasureFmaPeak(threads));
+  peak = std::max(peak, cpu::MeasureFmaPeak(threads));
   return peak;
 }
 

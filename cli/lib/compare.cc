@@ -19,6 +19,8 @@
 namespace flashwok::cli {
 namespace {
 
+constexpr double kPatience = 6.0;  // seconds of timed runs an algorithm
+
 struct Options {
   WorkloadOptions workload;
   RunOptions run;
@@ -92,13 +94,17 @@ Comparison Compare(const Workload& workload, const Options& options, Pass pass) 
       Entry entry;
       entry.session =
           std::make_unique<Session>(workload, algorithm, execution, pass, options.run.out_dtype);
-      entry.measurement = Measure(*entry.session, algorithm, options.repeats);
+      entry.measurement =
+          Measure(*entry.session, algorithm, options.repeats, kPatience, progress, 1.0);
       comparison.entries.push_back(std::move(entry));
-      progress.Add(1.0);
     }
   }
+  if (std::none_of(comparison.entries.begin(), comparison.entries.end(),
+                   [](const Entry& entry) { return entry.measurement.status.ok(); })) {
+    workload.Check(comparison.entries[0].measurement.status);
+  }
   comparison.agreement = Agreement(comparison.entries);
-  if (options.no_oracle || !comparison.agreement) return comparison;
+  if (options.no_oracle) return comparison;
   const Oracle oracle(workload.problem, workload.dout, pass, false);
   comparison.coverage = oracle.coverage();
   for (Entry& entry : comparison.entries) {
@@ -131,7 +137,7 @@ Json ComparisonJson(const Comparison& comparison) {
 void PrintRow(Table& table, const Entry& entry, bool fastest) {
   const Measurement& m = entry.measurement;
   if (!m.status.ok()) {
-    table.Note(Name(m.algorithm), "refused: " + m.status.message());
+    table.Note(Name(m.algorithm), "refused: " + m.refusal);
     return;
   }
   const auto bytes = [](auto count) { return FormatBytes(static_cast<double>(count)); };
@@ -154,12 +160,10 @@ void Print(const Comparison& comparison) {
     PrintRow(table, entry, entry.measurement.timing.median == best);
   }
   table.Print();
-  if (comparison.agreement) {
-    const std::string checked = comparison.coverage.empty()
-                                    ? "Not checked against float64."
-                                    : "Max error against float64 over " + comparison.coverage + ".";
-    fmt::print("They agree to {}. {}\n", FormatError(*comparison.agreement), checked);
-  }
+  if (comparison.agreement) fmt::print("They agree to {}. ", FormatError(*comparison.agreement));
+  fmt::print("{}\n", comparison.coverage.empty()
+                         ? "Not checked against float64."
+                         : "Max error against float64 over " + comparison.coverage + ".");
 }
 
 int Sweep(const Options& options) {
@@ -187,6 +191,7 @@ int Execute(const Options& options) {
   if (!options.picture.empty()) {
     if (!options.sweep) throw BadInput("--picture: is given without --sweep, which it draws");
     RequirePicture(options.picture);
+    RequireFolder("--picture", options.picture);
   }
   if (options.sweep) return Sweep(options);
   const Workload workload(options.workload, options.backward ? Pass::kBackward : Pass::kForward);

@@ -1,35 +1,45 @@
 #include "lib/measure.h"
 
-#include <numeric>
+#include <iterator>
 #include <utility>
 
 namespace flashwok::cli {
 
-Measurement Measure(Session& session, Algorithm algorithm, int repeats, double patience) {
+Measurement Measure(Session& session, Algorithm algorithm, int repeats, double patience,
+                    Progress& progress, double share) {
   Measurement result;
   result.algorithm = algorithm;
   result.status = session.status();
+  result.refusal = session.refusal();
   result.plan = session.plan();
   result.flops = UsefulFlops(session.problem(), session.pass());
-  if (!result.status.ok()) return result;
-  result.traffic = std::make_unique<TrafficCounter>();
-  session.Run(result.traffic.get());
-  std::vector<double> seconds;
-  for (double total = 0.0;
-       seconds.empty() || (static_cast<int>(seconds.size()) < repeats && total < patience);) {
-    seconds.push_back(session.RunPass());
-    total += seconds.back();
+  double left = share;
+  const auto advance = [&] {
+    progress.Add(share / (repeats + 1));
+    left -= share / (repeats + 1);
+  };
+  if (result.status.ok()) {
+    result.traffic = std::make_unique<TrafficCounter>();
+    session.Run(result.traffic.get());
+    advance();
+    std::vector<double> seconds;
+    for (double total = 0.0; seconds.empty() || (std::ssize(seconds) < repeats && total < patience);
+         total += seconds.back()) {
+      seconds.push_back(session.RunPass());
+      advance();
+    }
+    result.timing = Summarize(std::move(seconds));
+    result.result_bytes = session.result_bytes();
+    session.ReleaseWorkspace();
   }
-  result.timing = Summarize(std::move(seconds));
-  result.result_bytes = session.result_bytes();
-  session.ReleaseWorkspace();
+  progress.Add(left);
   return result;
 }
 
 Json ToJson(const Measurement& m) {
   Json json = {{"algorithm", Name(m.algorithm)}};
   if (!m.status.ok()) {
-    json["refused"] = m.status.message();
+    json["refused"] = m.refusal;
     if (m.plan.workspace_bytes > 0) json["extra_bytes"] = m.plan.workspace_bytes;
     return json;
   }

@@ -13,7 +13,8 @@ inline constexpr Algorithm kAllAlgorithms[] = {Algorithm::kStandard, Algorithm::
 
 struct Measurement {
   Algorithm algorithm = Algorithm::kAuto;
-  Status status;  // why it does not run
+  Status status;        // why it does not run
+  std::string refusal;  // the same in few words
   PlanResult plan;
   std::unique_ptr<TrafficCounter> traffic;
   Timing timing;
@@ -24,7 +25,9 @@ struct Measurement {
 };
 
 // Runs up to `repeats` times, fewer once `patience` seconds are over, at least once.
-Measurement Measure(Session& session, Algorithm algorithm, int repeats, double patience = 6.0);
+// `progress` moves on by `share` in all.
+Measurement Measure(Session& session, Algorithm algorithm, int repeats, double patience,
+                    Progress& progress, double share);
 
 // {"algorithm": ..., "kernel": ..., "ms": ..., ...} or {"algorithm": ..., "refused": ...}
 Json ToJson(const Measurement& measurement);

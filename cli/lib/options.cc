@@ -24,7 +24,10 @@ std::string FlagOf(std::string name) {
 }
 
 void AddTensorOptions(CLI::App& app, WorkloadOptions* options) {
-  app.add_option("--input", options->input, "One .npz or .safetensors file with q, k, v")
+  app.add_option(
+         "--input", options->input,
+         "One .npz or .safetensors file with q, k, v and whichever of the arguments below it "
+         "holds under their names; --seqused-k none leaves one out")
       ->type_name("FILE")
       ->group("Tensors");
   for (const TensorFlag& flag : TensorFlags()) {

@@ -80,9 +80,11 @@ class Accumulator {
 }  // namespace
 
 double MaxError(const std::vector<Deviation>& deviations) {
+  const auto is_gradient = [](const Deviation& d) { return d.name.starts_with('d'); };
+  const bool backward = std::any_of(deviations.begin(), deviations.end(), is_gradient);
   double error = 0.0;
-  for (const Deviation& deviation : deviations) {
-    if (deviation.name != "lse") error = std::max(error, deviation.max_error);
+  for (const Deviation& d : deviations) {
+    if (backward ? is_gradient(d) : d.name == "o") error = std::max(error, d.max_error);
   }
   return error;
 }
@@ -133,10 +135,10 @@ void Oracle::ChooseForward() {
   }
   coverage_ = "every row";
   if (every) return;
+  coverage_ = count == heads ? "every head" : fmt::format("{} of {} heads", count, heads);
+  if (rows == layout.max_seqlen_q) return;
   const char* which = problem_.causal == Causal::kTopLeft ? "first" : "last";
-  coverage_ = rows == layout.max_seqlen_q ? fmt::format("{} of {} heads", count, heads)
-                                          : fmt::format("{} of {} heads, the {} {} rows of each",
-                                                        count, heads, which, rows);
+  coverage_ += fmt::format(", the {} {} rows of each", which, rows);
 }
 
 // Whole groups of heads, since their rows add up in dK and dV.

@@ -20,6 +20,7 @@ struct Deviation {
   double tolerance = 0.0;    // 2 * plain_error + floor
   bool passes() const { return max_error <= tolerance; }
 };
+// Of O, or with the backward pass of the gradients.
 double MaxError(const std::vector<Deviation>& deviations);
 
 // The float64 results of a problem, or of parts of it when the whole would take long: computed

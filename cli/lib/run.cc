@@ -27,10 +27,7 @@ void RequireWritable(const std::string& path) {
     throw BadInput(
         fmt::format("--output: is '{}', must end in .safetensors, .npz or .npy (O alone)", path));
   }
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  if (!std::filesystem::is_directory(folder)) {
-    throw BadInput(fmt::format("--output: is '{}', but {} is no folder", path, folder.string()));
-  }
+  RequireFolder("--output", path);
 }
 
 void Write(const Results& results, const std::string& path) {

@@ -52,6 +52,15 @@ Session::Session(const Workload& workload, Algorithm algorithm, const Execution&
   if (pass == Pass::kBackward) backward_plan_ = Plan(problem_, Pass::kBackward, execution_);
 }
 
+std::string Session::refusal() const {
+  const PlanResult& refused = forward_plan_.status.ok() ? plan() : forward_plan_;
+  for (const Rejection& rejection : refused.rejections) {
+    const bool own = rejection.kernel.ends_with(std::string("_") + Name(problem_.algorithm));
+    if (refused.status.code() == StatusCode::kUnsupported && own) return rejection.reason;
+  }
+  return refused.status.message();
+}
+
 // A result shaped like `like`, in its axis order, with another last extent if given.
 Tensor Session::New(io::HostTensor& slot, const Tensor& like, DType dtype,
                     std::int64_t last) const {

@@ -38,6 +38,8 @@ class Session {
   const Status& status() const {
     return forward_plan_.status.ok() ? plan().status : forward_plan_.status;
   }
+  // Why this algorithm cannot run, without the reasons of the others; empty when it can.
+  std::string refusal() const;
   Pass pass() const { return pass_; }
 
   // One call each; returns its seconds. Throws when it fails.

@@ -104,8 +104,8 @@ SweepResult RunSweep(const SweepRequest& request) {
     for (Algorithm algorithm : kAllAlgorithms) {
       progress.Label(fmt::format("seqlen {} {}", length, Name(algorithm)));
       Session session(workload, algorithm, request.execution, request.pass, request.out_dtype);
-      point.measurements.push_back(Measure(session, algorithm, 3, 1.0));
-      progress.Add(static_cast<double>(length) * length);
+      point.measurements.push_back(
+          Measure(session, algorithm, 3, 1.0, progress, static_cast<double>(length) * length));
     }
     result.points.push_back(std::move(point));
   }

@@ -101,6 +101,13 @@ void Table::Print() const {
 
 void PrintJson(const Json& document) { fmt::print("{}\n", document.dump(2)); }
 
+void RequireFolder(const std::string& flag, const std::string& path) {
+  if (path.empty()) return;
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  if (std::filesystem::is_directory(folder)) return;
+  throw BadInput(fmt::format("{}: is '{}', but {} is no folder", flag, path, folder.string()));
+}
+
 void WriteFile(const std::string& path, std::string_view content) {
   const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
   std::ofstream file(temporary, std::ios::binary);

@@ -44,6 +44,10 @@ class Table {
 // One document on standard output.
 void PrintJson(const Json& document);
 
+// Throws BadInput, naming `flag`, unless `path` is empty or lies in a folder: said before the work,
+// not after it.
+void RequireFolder(const std::string& flag, const std::string& path);
+
 // Writes a temporary file beside `path` and renames it. Throws BadInput when it cannot.
 void WriteFile(const std::string& path, std::string_view content);
 

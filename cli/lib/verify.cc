@@ -138,7 +138,7 @@ std::vector<Verdict> VerifyKernels(const Options& options) {
   std::vector<Verdict> verdicts;
   for (Algorithm algorithm : algorithms) {
     Session session(workload, algorithm, execution, pass, options.run.out_dtype);
-    Verdict verdict{Name(algorithm), pass, coverage, {}, session.status().message()};
+    Verdict verdict{Name(algorithm), pass, coverage, {}, session.refusal()};
     if (algorithms.size() == 1) workload.Check(session.status());
     if (session.ok()) {
       session.Run();
@@ -147,6 +147,10 @@ std::vector<Verdict> VerifyKernels(const Options& options) {
       verdict.deviations = oracle.Compare(results.output, results.gradients);
     }
     verdicts.push_back(std::move(verdict));
+  }
+  if (std::none_of(verdicts.begin(), verdicts.end(),
+                   [](const Verdict& verdict) { return verdict.refused.empty(); })) {
+    throw BadInput(verdicts[0].refused);
   }
   return verdicts;
 }

@@ -89,6 +89,8 @@ void Workload::Sources(const WorkloadOptions& options, Pass pass) {
       sources_.try_emplace(argument, ":" + name);
     }
   }
+  if (!options.input.empty()) TakeNamed(options.input, pass);
+  std::erase_if(sources_, [](const auto& source) { return source.second == "none"; });
   const auto has = [&](const char* argument) { return sources_.count(argument) != 0; };
   const bool any = has("q") || has("k") || has("v");
   for (const char* argument : {"q", "k", "v"}) {
@@ -107,6 +109,20 @@ void Workload::Sources(const WorkloadOptions& options, Pass pass) {
     if (text.starts_with(':') && options.input.empty()) {
       throw BadInput(
           fmt::format("--{}: is '{}', a tensor of --input, which is absent", argument, text));
+    }
+  }
+}
+
+// A tensor of --input that has the name of an argument is that argument.
+void Workload::TakeNamed(const std::string& input, Pass pass) {
+  std::vector<io::TensorEntry> entries;
+  Require(io::ListTensors(input, &entries));
+  for (const TensorFlag& flag : TensorFlags()) {
+    const std::string name = flag.name;
+    const bool present = std::any_of(entries.begin(), entries.end(),
+                                     [&](const auto& entry) { return entry.name == name; });
+    if (present && (name != "dout" || pass == Pass::kBackward)) {
+      sources_.try_emplace(name, ":" + name);
     }
   }
 }

@@ -33,6 +33,7 @@ class Workload {
 
  private:
   void Sources(const WorkloadOptions& options, Pass pass);
+  void TakeNamed(const std::string& input, Pass pass);
   void ReadAll(const WorkloadOptions& options);
   Tensor Read(const std::string& argument, const WorkloadOptions& options);
   Tensor Numbers(const std::string& argument, const std::string& text);

@@ -12,7 +12,7 @@ namespace {
 
 struct AlignedDelete {
   void operator()(void* pointer) const {
-    ::operator delete(pointer, std::align_val_t{cpu::Arena::kAlign});
+    ::operator delete (pointer, std::align_val_t{cpu::Arena::kAlign});
   }
 };
 
@@ -30,11 +30,11 @@ class Workspace {
       *base = execution.workspace;
       return {};
     }
-    owned_.reset(::operator new(needed + cpu::Arena::kAlign,
-                                std::align_val_t{cpu::Arena::kAlign}, std::nothrow));
+    owned_.reset(::operator new (needed + cpu::Arena::kAlign, std::align_val_t{cpu::Arena::kAlign},
+                                 std::nothrow));
     if (owned_ == nullptr) {
-      return {StatusCode::kOutOfMemory, plan.kernel + " could not get " +
-                                            std::to_string(needed) + " bytes of scratch memory"};
+      return {StatusCode::kOutOfMemory, plan.kernel + " could not get " + std::to_string(needed) +
+                                            " bytes of scratch memory"};
     }
     *base = owned_.get();
     return {};

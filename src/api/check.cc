@@ -1,10 +1,10 @@
 #include "api/check.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <utility>
+#include <vector>
 
 namespace flashwok {
 namespace {
@@ -101,15 +101,13 @@ bool Check::Input(const char* name, const Tensor& tensor) {
 bool Check::Output(const char* name, const Tensor& tensor) {
   if (!Input(name, tensor)) return false;
   if (tensor.num_elements() == 0) return true;
-  std::array<std::pair<std::int64_t, int>, Tensor::kMaxRank> order{};  // {stride, axis}
-  int count = 0;
+  std::vector<std::pair<std::int64_t, int>> order;  // {stride, axis}
   for (int axis = 0; axis < tensor.rank; ++axis) {
-    if (tensor.shape[axis] > 1) order[count++] = {tensor.strides[axis], axis};
+    if (tensor.shape[axis] > 1) order.emplace_back(tensor.strides[axis], axis);
   }
-  std::sort(order.begin(), order.begin() + count);
+  std::sort(order.begin(), order.end());
   std::int64_t span = 1;  // elements that the finer axes reach over
-  for (int n = 0; n < count; ++n) {
-    const auto [stride, axis] = order[n];
+  for (const auto& [stride, axis] : order) {
     if (stride == 0) {
       return Invalid(name, ": strides[", axis, "] is 0 over ", tensor.shape[axis],
                      " elements, must not be 0 in an output");

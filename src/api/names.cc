@@ -45,9 +45,9 @@ const char* Name(EventKind kind) {
 }
 
 const char* Name(Role role) {
-  static constexpr const char* kNames[] = {"Q",  "K",  "V",  "O",  "S",  "P",    "lse",
-                                           "m",  "l",  "dO", "dQ", "dK", "dV",   "dP",
-                                           "dS", "D",  "bias", "mask", "dbias", "partial", "dlse"};
+  static constexpr const char* kNames[] = {"Q",  "K", "V",    "O",    "S",     "P",       "lse",
+                                           "m",  "l", "dO",   "dQ",   "dK",    "dV",      "dP",
+                                           "dS", "D", "bias", "mask", "dbias", "partial", "dlse"};
   return kNames[static_cast<int>(role)];
 }
 

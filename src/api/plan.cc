@@ -43,8 +43,8 @@ void SetTiles(const Layout& layout, const Execution& execution, Pass pass, cpu::
   launch->tile_q = pass == Pass::kForward ? kTileQ : 64;
   launch->tile_kv = pass == Pass::kForward ? (wide > 64 ? 64 : 128) : 128;
   launch->tile_q = static_cast<int>(std::min<std::int64_t>(
-      launch->tile_q, RoundUpTo<std::int64_t>(std::max<std::int64_t>(layout.max_seqlen_q, 1),
-                                              kRowBlock)));
+      launch->tile_q,
+      RoundUpTo<std::int64_t>(std::max<std::int64_t>(layout.max_seqlen_q, 1), kRowBlock)));
   if (execution.tile_q > 0) launch->tile_q = execution.tile_q;
   if (execution.tile_kv > 0) launch->tile_kv = RoundUpTo(execution.tile_kv, kKeyBlock);
 }
@@ -57,8 +57,8 @@ void SetChunks(const Layout& layout, int num_splits, cpu::Launch* launch) {
   launch->chunk = RoundUpTo<std::int64_t>(chunk, launch->tile_kv);
   if (cpu::MaxChunks(layout, *launch) < 2) return;
   const std::int64_t tiles = cpu::QTiles(layout, launch->tile_q).count();
-  launch->split = num_splits > 1 || (num_splits == 0 && launch->num_threads > 1 &&
-                                     tiles < 2 * launch->num_threads);
+  launch->split = num_splits > 1 ||
+                  (num_splits == 0 && launch->num_threads > 1 && tiles < 2 * launch->num_threads);
 }
 
 }  // namespace
@@ -72,15 +72,14 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   const Layout layout(problem);
   cpu::Launch& launch = choice.launch;
   launch.observer = execution.observer;
-  launch.num_threads =
-      execution.num_threads > 0 ? execution.num_threads : HardwareThreads();
+  launch.num_threads = execution.num_threads > 0 ? execution.num_threads : HardwareThreads();
   SetTiles(layout, execution, pass, &launch);
   SetChunks(layout, problem.num_splits, &launch);
   for (const cpu::Kernel& kernel : cpu::Registry()) {
     if (kernel.pass != pass) continue;
-    const std::string objection =
-        choice.kernel != nullptr ? "a kernel before it in the order of preference runs"
-                                 : Objection(kernel, problem);
+    const std::string objection = choice.kernel != nullptr
+                                      ? "a kernel before it in the order of preference runs"
+                                      : Objection(kernel, problem);
     if (objection.empty()) {
       choice.kernel = &kernel;
     } else {
@@ -108,10 +107,10 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   plan.num_splits = launch.split ? static_cast<int>(cpu::MaxChunks(layout, launch)) : 1;
   plan.workspace_bytes = choice.kernel->bytes(problem, launch);
   if (plan.workspace_bytes > execution.workspace_limit) {
-    plan.status = Status(StatusCode::kOutOfMemory,
-                         plan.kernel + " needs " + Gigabytes(plan.workspace_bytes) +
-                             " of scratch memory, above workspace_limit, " +
-                             Gigabytes(execution.workspace_limit));
+    plan.status =
+        Status(StatusCode::kOutOfMemory, plan.kernel + " needs " + Gigabytes(plan.workspace_bytes) +
+                                             " of scratch memory, above workspace_limit, " +
+                                             Gigabytes(execution.workspace_limit));
   }
   return choice;
 }

@@ -36,7 +36,7 @@ constexpr std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) {
 #if HWY_COMPILER_CLANG
 #define FLASHWOK_UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define FLASHWOK_UNROLL _Pragma("GCC unroll 16")
+#define FLASHWOK_UNROLL _Pragma("GCC unroll 32")
 #endif
 
 enum class Add : bool { kNo, kYes };             // C = A B or C += A B

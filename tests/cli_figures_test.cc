@@ -1,0 +1,209 @@
+// What the command line measures, draws and records.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <vector>
+
+#include "flashwok/attention.h"
+#include "tests/cli_test.h"
+
+namespace flashwok::test {
+namespace {
+
+using nlohmann::json;
+
+TEST_F(CliTest, CompareSetsFourAlgorithmsSideBySide) {
+  const json document =
+      RunJson("compare --input " + std::string(Data("minilm_layer0.safetensors")) +
+              " --backward --repeats 1");
+  ASSERT_EQ(document["passes"].size(), 2u);
+  for (const json& pass : document["passes"]) {
+    EXPECT_GT(pass["flops"].get<double>(), 0.0);
+    EXPECT_EQ(pass["checked"], "every row");
+    EXPECT_LT(pass["agreement"].get<double>(), 1e-2);
+    ASSERT_EQ(pass["algorithms"].size(), 4u);
+    for (const json& algorithm : pass["algorithms"]) {
+      EXPECT_LT(algorithm["max_error"].get<double>(), 1e-2);
+      EXPECT_GT(algorithm["traffic"]["read"].get<double>(), 0.0);
+      std::int64_t read = 0;
+      for (const json& tensor : algorithm["traffic"]["tensors"]) {
+        read += tensor["read"].get<std::int64_t>();
+      }
+      EXPECT_EQ(read, algorithm["traffic"]["read"].get<std::int64_t>());
+    }
+  }
+}
+
+TEST_F(CliTest, CompareShowsARefusalWithItsFigure) {
+  const std::string arguments =
+      "compare --seqlen 512 --heads 1 --repeats 1 --threads 1 --workspace-limit 2MiB";
+  const json document = RunJson(arguments);
+  const json& standard = document["passes"][0]["algorithms"][0];
+  EXPECT_NE(standard["refused"].get<std::string>().find("scratch memory"), std::string::npos);
+  EXPECT_GT(standard["extra_bytes"].get<std::int64_t>(), 2 << 20);
+  EXPECT_TRUE(document["passes"][0]["algorithms"][2].contains("ms"));
+  const Outcome table = Run(arguments);
+  EXPECT_EQ(table.code, 0);
+  EXPECT_NE(table.out.find("refused"), std::string::npos);
+}
+
+TEST_F(CliTest, SweepGrowsAsItShould) {
+  const json document =
+      RunJson("compare --sweep 256:1024 --threads 1 --picture " + Path("sweep.svg"));
+  ASSERT_EQ(document["sweep"].size(), 3u);
+  const auto figure = [&](int point, int algorithm, const char* key) {
+    return document["sweep"][point]["algorithms"][algorithm][key].get<double>();
+  };
+  EXPECT_GT(figure(2, 0, "extra_bytes"), 3.0 * figure(1, 0, "extra_bytes"));
+  EXPECT_LT(figure(2, 2, "extra_bytes"), 1.1 * figure(1, 2, "extra_bytes"));
+  EXPECT_GT(figure(2, 0, "traffic_bytes"), 3.0 * figure(2, 2, "traffic_bytes"));
+  EXPECT_NE(ReadFile(Path("sweep.svg")).find("<svg"), std::string::npos);
+  EXPECT_EQ(Run("compare --sweep 64:128 --picture " + Path("sweep.png")).code, 0);
+  EXPECT_EQ(ReadFile(Path("sweep.png")).substr(1, 3), "PNG");
+  EXPECT_EQ(FilesLeft(), 2);
+}
+
+// fw-trace/1, read by its own description.
+struct Trace {
+  json header;
+  std::vector<std::map<std::string, std::int64_t>> events;
+};
+
+Trace ParseTrace(const std::string& bytes) {
+  const auto number = [&](std::size_t offset, std::size_t size) {
+    std::uint64_t value = 0;
+    for (std::size_t i = size; i-- > 0;) {
+      value = value << 8 | static_cast<unsigned char>(bytes.at(offset + i));
+    }
+    return size == 4 ? std::int64_t{static_cast<std::int32_t>(value)}
+                     : static_cast<std::int64_t>(value);
+  };
+  Trace trace;
+  EXPECT_EQ(bytes.substr(0, 8), "FWTRACE1");
+  const auto length = static_cast<std::size_t>(number(8, 8));
+  EXPECT_EQ(length % 8, 0u);
+  trace.header = json::parse(bytes.substr(16, length));
+  const auto size = trace.header["event_bytes"].get<std::size_t>();
+  for (std::size_t at = 16 + length; at < bytes.size(); at += size) {
+    std::map<std::string, std::int64_t>& event = trace.events.emplace_back();
+    for (const json& field : trace.header["fields"]) {
+      const std::string type = field["type"].get<std::string>();
+      const std::size_t width = type == "i64" ? 8 : type == "i32" ? 4 : 1;
+      event[field["name"]] = number(at + field["offset"].get<std::size_t>(), width);
+    }
+  }
+  return trace;
+}
+
+TEST_F(CliTest, TraceHoldsEveryByteOfTheRun) {
+  for (const char* algorithm : {"standard", "v1", "v2", "v3"}) {
+    const json document =
+        RunJson("trace --shape 1,256,256,2,2,32 --causal bottom_right --threads 2 --algorithm " +
+                std::string(algorithm) + " -o " + Path("t.fwtrace"));
+    const Trace trace = ParseTrace(ReadFile(Path("t.fwtrace")));
+    EXPECT_EQ(trace.header, document["header"]);
+    EXPECT_EQ(trace.header["schema"], "fw-trace/1");
+    EXPECT_EQ(trace.header["algorithm"], algorithm);
+    ASSERT_EQ(trace.events.size(), trace.header["events"].get<std::size_t>());
+    std::int64_t read = 0;
+    std::int64_t flops = 0;
+    for (std::size_t i = 0; i < trace.events.size(); ++i) {
+      auto event = trace.events[i];
+      if (trace.header["kinds"][event["kind"]] == "load") read += event["bytes"];
+      flops += event["flops"];
+      EXPECT_GE(event["duration"], 0);
+      EXPECT_LT(event["dependency"], static_cast<std::int64_t>(i));
+      if (event["dependency"] >= 0) {
+        EXPECT_EQ(trace.events[event["dependency"]].at("track"), event["track"]);
+      }
+    }
+    EXPECT_EQ(read, document["traffic"]["read"].get<std::int64_t>());
+    EXPECT_GE(flops, 2 * 2 * 2 * 32 * 256 * 257 / 2);  // at least the useful ones
+  }
+}
+
+TEST_F(CliTest, ChromeTraceNests) {
+  RunJson("trace --shape 1,256,256,2,1,32 --backward --algorithm v3 --chrome " + Path("c.json"));
+  const json document = json::parse(ReadFile(Path("c.json")));
+  std::map<int, std::vector<std::pair<double, double>>> tracks;
+  int names = 0;
+  for (const json& event : document["traceEvents"]) {
+    names += event["name"] == "thread_name";
+    if (event["ph"] != "X") continue;
+    const double start = event["ts"].get<double>();
+    tracks[event["tid"]].emplace_back(start, start + event["dur"].get<double>());
+    const bool copy = event["cat"] == "load" || event["cat"] == "store";
+    EXPECT_EQ(event["tid"].get<int>() % 2, copy ? 1 : 0);
+  }
+  EXPECT_EQ(names, 2 * static_cast<int>(document["otherData"]["tracks"].size()));
+  for (auto& [track, spans] : tracks) {
+    std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first < b.first : a.second > b.second;
+    });
+    std::vector<double> open;
+    for (const auto& [start, end] : spans) {
+      while (!open.empty() && open.back() <= start) open.pop_back();
+      if (!open.empty()) EXPECT_LE(end, open.back() + 1e-3) << "track " << track;
+      open.push_back(end);
+    }
+  }
+}
+
+TEST_F(CliTest, TraceSummaryListsTensors) {
+  const Outcome outcome = Run("trace --seqlen 64 --heads 1 --algorithm standard --summary");
+  EXPECT_EQ(outcome.code, 0);
+  for (const char* tensor : {"Q ", "K ", "V ", "S ", "P ", "O ", "all "}) {
+    EXPECT_NE(outcome.out.find(tensor), std::string::npos) << tensor;
+  }
+}
+
+TEST_F(CliTest, BenchRecordsCells) {
+  const json document = RunJson(
+      "bench --shape 1,64,64,2,2,32 --backward --rounds 1 --threads 1 "
+      "--sources " FLASHWOK_SOURCE_DIR " -o " +
+      Path("b.json"));
+  EXPECT_EQ(document, json::parse(ReadFile(Path("b.json"))));
+  EXPECT_EQ(document["schema"], "fw-bench/1");
+  EXPECT_EQ(document["sources_sha256"].get<std::string>().size(), 64u);
+  EXPECT_GT(document["ceilings"]["fma_peak_gflops"].get<double>(), 0.0);
+  int timed = 0;
+  bool refused = false;
+  for (const json& cell : document["cells"]) {
+    timed += cell.contains("ms");
+    if (cell.contains("ms")) EXPECT_GT(cell["peak_share"].get<double>(), 0.0);
+    refused = refused || (cell["algorithm"] == "standard" && cell.contains("refused") &&
+                          cell["seqlen_k"] == 65536);
+  }
+  EXPECT_EQ(timed, 8);
+  EXPECT_TRUE(refused);
+}
+
+// A peer that answers like PyTorch's.
+TEST_F(CliTest, BenchAsksAPeerInTurn) {
+  std::filesystem::create_directories(Path("tree/tools"));
+  std::ofstream(Path("tree/tools/bench_torch_cpu.py"))
+      << "while read -r cell; do echo '{\"ms\": 2.0, \"gflops\": 1.0, \"torch\": \"0.0\"}'; done\n";
+  const std::string arguments = "bench --shape 1,64,64,2,2,32 --rounds 2 --threads 1 --sources " +
+                                Path("tree") + " --peer-torch ";
+  const json document = RunJson(arguments + "sh");
+  EXPECT_EQ(document["versions"]["torch"], "0.0");
+  EXPECT_EQ(document["cells"][0]["peers"]["torch_cpu"]["ms"], 2.0);
+  const Outcome broken = Run(arguments + "false");
+  EXPECT_EQ(broken.code, 1);
+  EXPECT_NE(broken.err.find("ended without an answer"), std::string::npos) << broken.err;
+}
+
+TEST_F(CliTest, InfoListsEveryKernelAndPlans) {
+  const json document = RunJson("info --shape 1,65536,65536,1,1,64 --algorithm standard");
+  EXPECT_EQ(document["kernels"].size(), Kernels().size());
+  EXPECT_EQ(document["version"], Version());
+  EXPECT_NE(document["plans"][0]["refused"].get<std::string>().find("32 GiB"), std::string::npos);
+  EXPECT_FALSE(document["plans"][0]["rejections"].empty());
+  const Outcome text = Run("info");
+  for (const KernelInfo& kernel : Kernels()) {
+    EXPECT_NE(text.out.find(kernel.name), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace flashwok::test

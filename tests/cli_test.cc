@@ -1,0 +1,241 @@
+// The command line on real files and on files made here.
+#include "tests/cli_test.h"
+
+#include <cstring>
+#include <vector>
+
+#include "io/tensor_file.h"
+#include "lib/command.h"
+#include "lib/options.h"
+#include "lib/sha256.h"
+
+namespace flashwok::test {
+namespace {
+
+const char* const kLayer = "minilm_layer0.safetensors";
+
+io::HostTensor Read(const std::string& path, const std::string& name) {
+  io::HostTensor tensor;
+  const Status status = io::ReadTensor(path, name, &tensor);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return tensor;
+}
+
+std::string BytesOf(const io::HostTensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.data()), tensor.num_bytes()};
+}
+
+// [a, b, c, d] -> [a, c, b, d], a copy.
+io::HostTensor Swapped(const io::HostTensor& tensor) {
+  const auto& s = tensor.shape();
+  io::HostTensor result = io::HostTensor::Make(tensor.dtype(), {s[0], s[2], s[1], s[3]});
+  const std::size_t row = static_cast<std::size_t>(s[3] * ItemSize(tensor.dtype()));
+  for (std::int64_t a = 0; a < s[0]; ++a) {
+    for (std::int64_t b = 0; b < s[1]; ++b) {
+      for (std::int64_t c = 0; c < s[2]; ++c) {
+        const std::int64_t from = (a * s[1] + b) * s[2] + c;
+        const std::int64_t to = (a * s[2] + c) * s[1] + b;
+        std::memcpy(result.data() + to * row, tensor.data() + from * row, row);
+      }
+    }
+  }
+  return result;
+}
+
+TEST_F(CliTest, HelpTellsCommandsAndExitCodes) {
+  const Outcome help = Run("--help");
+  EXPECT_EQ(help.code, 0);
+  EXPECT_NE(help.out.find("Exit codes: 0"), std::string::npos);
+  for (const char* command : {"run", "compare", "verify", "trace", "bench", "info"}) {
+    EXPECT_NE(help.out.find(command), std::string::npos) << command;
+    const Outcome own = Run(std::string(command) + " --help");
+    EXPECT_EQ(own.code, 0);
+    EXPECT_NE(own.out.find("--json"), std::string::npos) << command;
+  }
+}
+
+TEST_F(CliTest, RunOnRealTensorsPassesItsVerification) {
+  for (const char* file : {"o.safetensors", "o.npz"}) {
+    const auto run = RunJson("run --input " + Data(kLayer) + " --backward -o " + Path(file));
+    EXPECT_TRUE(run["problem"]["seqused_k"].get<bool>());
+    EXPECT_EQ(run["runs"].size(), 2u);
+    EXPECT_GT(run["runs"][0]["gflops"].get<double>(), 0.0);
+    std::vector<io::TensorEntry> entries;
+    ASSERT_TRUE(io::ListTensors(Path(file), &entries).ok());
+    EXPECT_EQ(entries.size(), 5u);
+    const auto verdict = RunJson("verify --input " + Data(kLayer) + " --result " + Path(file));
+    EXPECT_TRUE(verdict["passes"].get<bool>());
+    EXPECT_EQ(verdict["verdicts"][0]["tensors"].size(), 5u);
+  }
+}
+
+TEST_F(CliTest, NpyHoldsTheOutputAlone) {
+  RunJson("run --input " + Data(kLayer) + " -o " + Path("o.npy"));
+  EXPECT_EQ(Read(Path("o.npy"), "").shape(), (std::vector<std::int64_t>{2, 160, 12, 32}));
+  const auto verdict = RunJson("verify --input " + Data(kLayer) + " --result " + Path("o.npy"));
+  EXPECT_TRUE(verdict["verdicts"][0]["tensors"].contains("o"));
+}
+
+TEST_F(CliTest, VerifyFailsOnAWrongResult) {
+  RunJson("run --input " + Data(kLayer) + " -o " + Path("o.npz"));
+  const Outcome other = Run("verify --input " + Data(kLayer) + " --seqused-k none --result " +
+                            Path("o.npz") + " --json");
+  EXPECT_EQ(other.code, 1);
+  EXPECT_FALSE(other.Json()["passes"].get<bool>());
+
+  io::HostTensor o = Read(Path("o.npz"), "o");
+  o.data()[1] ^= std::byte{0x7F};  // the exponent of the first element
+  ASSERT_TRUE(io::WriteTensors(Path("bad.npz"), {{"o", &o}}).ok());
+  const Outcome bad = Run("verify --input " + Data(kLayer) + " --result " + Path("bad.npz"));
+  EXPECT_EQ(bad.code, 1);
+  EXPECT_NE(bad.out.find("FAILS"), std::string::npos);
+}
+
+TEST_F(CliTest, BhsdFilesGiveTheSameNumbers) {
+  RunJson("run --input " + Data(kLayer) + " --backward -o " + Path("a.npz"));
+  std::vector<io::HostTensor> swapped;
+  for (const char* name : {"q", "k", "v", "dout"}) {
+    swapped.push_back(Swapped(Read(Data(kLayer), name)));
+  }
+  const io::HostTensor lengths = Read(Data(kLayer), "seqused_k");
+  ASSERT_TRUE(io::WriteTensors(Path("in.npz"), {{"query", &swapped[0]},
+                                                {"key", &swapped[1]},
+                                                {"value", &swapped[2]},
+                                                {"grad", &swapped[3]},
+                                                {"lengths", &lengths}})
+                  .ok());
+  RunJson("run --layout bhsd --input " + Path("in.npz") +
+          " --q-name query --k-name key --v-name value --dout-name grad --seqused-k :lengths "
+          "--backward -o " +
+          Path("b.npz"));
+  for (const char* name : {"o", "dq", "dk", "dv"}) {
+    EXPECT_EQ(BytesOf(Swapped(Read(Path("b.npz"), name))), BytesOf(Read(Path("a.npz"), name)))
+        << name;
+  }
+  EXPECT_EQ(BytesOf(Read(Path("b.npz"), "lse")), BytesOf(Read(Path("a.npz"), "lse")));
+}
+
+TEST_F(CliTest, NpyFilesOneATensor) {
+  for (const char* name : {"q", "k", "v"}) {
+    const io::HostTensor tensor = Read(Data(kLayer), name);
+    ASSERT_TRUE(io::WriteTensors(Path(std::string(name) + ".npy"), {{name, &tensor}}).ok());
+  }
+  const std::string files =
+      " --q " + Path("q.npy") + " --k " + Path("k.npy") + " --v " + Path("v.npy");
+  RunJson("run" + files + " --seqused-k " + Data(kLayer) + ":seqused_k -o " + Path("a.npz"));
+  RunJson("run --input " + Data(kLayer) + " -o " + Path("b.npz"));
+  EXPECT_EQ(BytesOf(Read(Path("a.npz"), "o")), BytesOf(Read(Path("b.npz"), "o")));
+}
+
+TEST_F(CliTest, VerifyTakesEveryFeature) {
+  for (const char* options :
+       {"--shape 2,40,56,4,2,24,40 --causal bottom_right --window 20,-1 --softcap 3",
+        "--shape 1,48,40,2,1,64 --causal top_left --alibi-slopes auto --dropout-p 0.2",
+        "--seqlen 64 --cu-seqlens-q 0,10,64 --cu-seqlens-k 0,40,64 --heads 2 --layout bhsd",
+        "--shape 2,33,65,2,2,32 --seqused-k 0,65 --dtype bfloat16 --softmax-scale -0.1"}) {
+    const auto json = RunJson(std::string("verify --backward --tile-q 16 --tile-kv 16 ") + options);
+    EXPECT_TRUE(json["passes"].get<bool>()) << options << "\n" << json.dump(2);
+    EXPECT_EQ(json["verdicts"].size(), 4u);
+  }
+  const auto json = RunJson("verify --shape 1,64,64,2,2,64 --dtype e4m3 --v-descale 0.5");
+  EXPECT_TRUE(json["passes"].get<bool>());
+  EXPECT_TRUE(json["verdicts"][0].contains("refused"));
+}
+
+TEST_F(CliTest, BadInputIsOneLineAndLeavesNothing) {
+  const std::string real = "run --input " + Data(kLayer) + " -o " + Path("o.npz") + " ";
+  const std::string made = "run --seqlen 32 -o " + Path("o.npz") + " ";
+  io::HostTensor large = io::HostTensor::Make(DType::kFloat32, {1, 4, 2, 300});
+  std::memset(large.data(), 0, large.num_bytes());
+  ASSERT_TRUE(io::WriteTensors(Path("large.npy"), {{"q", &large}}).ok());
+  const std::string bytes = ReadFile(Path("large.npy"));
+  std::ofstream(Path("cut.npy"), std::ios::binary) << bytes.substr(0, bytes.size() - 7);
+  struct Case {
+    std::string arguments;
+    std::vector<std::string> words;
+  };
+  const std::string large_file = Path("large.npy");
+  const std::vector<Case> cases = {
+      {"nothing", {"'nothing'"}},
+      {"run", {"--q"}},
+      {"run --q /no/q.npy --k /no/k.npy --v /no/v.npy", {"q", "/no/q.npy"}},
+      {"run --q a.npy", {"--k"}},
+      {"run --q " + large_file + " --k " + large_file + " --v " + large_file,
+       {large_file, "q", "300", "256"}},
+      {"run --q " + Path("cut.npy") + " --k a.npy --v a.npy", {"cut.npy"}},
+      {real + "--q-name nope", {kLayer, "nope"}},
+      {real + "--seqused-k 160,161", {"seqused_k", "161", "160"}},
+      {real + "--shape 1,2,3,4,4,8", {"--shape"}},
+      {real + "--backward --dout :nope", {kLayer, "nope"}},
+      {made + "--causal sideways", {"--causal", "sideways", "top_left"}},
+      {made + "--window -2,0", {"window_left", "-2", "-1"}},
+      {made + "--window 3", {"--window"}},
+      {made + "--dtype int4", {"--dtype", "int4", "bfloat16"}},
+      {made + "--out-dtype e5", {"--out-dtype", "e5"}},
+      {made + "--algorithm v9", {"--algorithm", "v9", "v3"}},
+      {made + "--layout sbhd", {"--layout", "sbhd", "bhsd"}},
+      {made + "--device cuda", {"--device", "cuda", "cpu"}},
+      {made + "--softmax-scale nan", {"softmax_scale", "nan"}},
+      {made + "--dropout-p 1", {"dropout_p", "1"}},
+      {made + "--threads -1", {"num_threads", "-1", "4096"}},
+      {made + "--tile-q 5000", {"tile_q", "5000", "1024"}},
+      {made + "--workspace-limit 1KiB", {"workspace_limit"}},
+      {made + "--workspace-limit much", {"--workspace-limit", "much"}},
+      {"run --seqlen 32 -o " + Path("o.txt"), {"--output", "o.txt", ".npz"}},
+      {"run --seqlen 32 -o " + Path("no/o.npz"), {"--output", "no/o.npz"}},
+      {"run --shape 1,2", {"--shape", "1,2", "BATCH"}},
+      {"run --shape 1,2147483647,8,64,64,256", {"--shape", "TiB"}},
+      {"run --shape 1,8,8,3,2,8", {"num_heads_kv", "2", "3"}},
+      {"run --seqlen 65536 --heads 1 --algorithm standard", {"32 GiB", "16 GiB"}},
+      {"compare --seqlen 32 --repeats 0", {"--repeats", "0", "1"}},
+      {"compare --sweep 64:32", {"--sweep", "64:32"}},
+      {"compare --seqlen 32 --picture x.png", {"--picture", "--sweep"}},
+      {"compare --sweep --picture x.gif", {"--picture", "x.gif", ".svg"}},
+      {"verify --seqlen 32 --kernel cpu_forward_v9", {"--kernel", "cpu_forward_v9"}},
+      {"verify --seqlen 32 --result " + large_file, {large_file, "o", "300", "64"}},
+      {"verify --shape 1,8192,8192,1,1,8 --backward", {"too many"}},
+      {"trace --seqlen 32 -o " + Path("no/t"), {"--output", "no/t"}},
+      {"bench --quick --peer-torch python3 --sources " + Path(""), {"--sources"}},
+      {"info --shape 1,8,8,1,1,257", {"head_dim", "257", "256"}},
+  };
+  for (const Case& c : cases) {
+    const Outcome outcome = Run(c.arguments);
+    EXPECT_EQ(outcome.code, 2) << c.arguments << "\n" << outcome.err;
+    EXPECT_EQ(outcome.out, "") << c.arguments;
+    EXPECT_EQ(outcome.err.find('\n') + 1, outcome.err.size()) << outcome.err;
+    for (const std::string& word : c.words) {
+      EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
+    }
+  }
+  EXPECT_EQ(FilesLeft(), 2) << "beside large.npy and cut.npy";
+}
+
+TEST(CliPartsTest, Sha256OfKnownMessages) {
+  const auto hash = [](std::string_view text) {
+    cli::Sha256 sha;
+    sha.Update(text);
+    return sha.HexDigest();
+  };
+  EXPECT_EQ(hash(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(hash("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hash(std::string(1000000, 'a')),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST(CliPartsTest, SourcesHashNeedsTheTree) {
+  EXPECT_EQ(cli::SourcesSha256(FLASHWOK_SOURCE_DIR).size(), 64u);
+  EXPECT_EQ(cli::SourcesSha256("/nonexistent"), "");
+}
+
+TEST(CliPartsTest, SizesWithUnits) {
+  EXPECT_EQ(cli::ParseBytes("--x", "512MiB"), std::size_t{512} << 20);
+  EXPECT_EQ(cli::ParseBytes("--x", "1.5 G"), std::size_t{3} << 29);
+  EXPECT_EQ(cli::ParseBytes("--x", "2MB"), 2000000u);
+  EXPECT_EQ(cli::ParseBytes("--x", "0"), 0u);
+  for (const char* bad : {"", "-1", "1Q", "9000000TiB", "GiB", "0x10"}) {
+    EXPECT_THROW(cli::ParseBytes("--x", bad), cli::BadInput) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace flashwok::test
