@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,9 @@ struct Case {
   bool nan_row = false;  // row 0 of q is NaN in the first head
   bool backward = true;
 };
+
+// How a failing test shows its case.
+inline void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 inline std::vector<Case> ShapeCases() {
   std::vector<Case> cases = {

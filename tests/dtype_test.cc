@@ -40,16 +40,12 @@ struct Format {
   }
 
   float Load(std::uint32_t pattern) const {
-    const auto wide = static_cast<std::uint16_t>(pattern);
-    const auto narrow = static_cast<std::uint8_t>(pattern);
-    const void* data = bits() == 16 ? static_cast<const void*>(&wide) : &narrow;
-    return LoadAsFloat(data, dtype, 0);
+    return LoadAsFloat(&pattern, dtype, 0);  // little-endian: the pattern is in the low bits
   }
   std::uint32_t Store(float value) const {
-    std::uint16_t wide = 0;
-    std::uint8_t narrow = 0;
-    StoreFromFloat(bits() == 16 ? static_cast<void*>(&wide) : &narrow, dtype, 0, value);
-    return bits() == 16 ? wide : narrow;
+    std::uint32_t room = 0;  // little-endian: the pattern is in the low bits
+    StoreFromFloat(&room, dtype, 0, value);
+    return room;
   }
 };
 

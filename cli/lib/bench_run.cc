@@ -1,7 +1,6 @@
 #include "lib/bench_run.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "cpu/fma_peak.h"
@@ -43,7 +42,7 @@ void Bench::AddPeakShares(std::vector<Json>* cells) const {
 
 double Bench::Peak(int threads) {
   double& peak = peaks_[threads];
-  peak = std::max(peak, cpu::MeasureFmaPeak(threads));
+  peak = std::max(peak, MeasureFmaPeak(threads));
   return peak;
 }
 

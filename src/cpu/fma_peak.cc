@@ -40,6 +40,7 @@ HWY_AFTER_NAMESPACE();
 namespace flashwok {
 namespace cpu {
 HWY_EXPORT(MultiplyAdds);
+double RunMultiplyAdds(float* sink) { return HWY_DYNAMIC_DISPATCH(MultiplyAdds)(sink); }
 }  // namespace cpu
 
 double MeasureFmaPeak(int threads) {
@@ -53,7 +54,7 @@ double MeasureFmaPeak(int threads) {
     const auto start = std::chrono::steady_clock::now();
     std::vector<double> flops(static_cast<std::size_t>(threads));
     ParallelFor(threads, threads, [&](int, std::int64_t index) {
-      flops[index] = HWY_DYNAMIC_DISPATCH(cpu::MultiplyAdds)(&sinks[index * 16]);
+      flops[index] = cpu::RunMultiplyAdds(&sinks[index * 16]);
     });
     double total = 0.0;
     for (double count : flops) total += count;
