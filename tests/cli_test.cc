@@ -178,7 +178,7 @@ TEST_F(CliTest, BadInputIsOneLineAndLeavesNothing) {
       {made + "--softmax-scale nan", {"softmax_scale", "nan"}},
       {made + "--dropout-p 1", {"dropout_p", "1"}},
       {made + "--threads -1", {"num_threads", "-1", "4096"}},
-      {made + "--tile-q 5000", {"tile_q", "5000", "1024"}},
+      {made + "--tile-q 5000", {"tile_q", "5000"}},
       {made + "--workspace-limit 1KiB", {"workspace_limit"}},
       {made + "--workspace-limit much", {"--workspace-limit", "much"}},
       {"run --seqlen 32 -o " + Path("o.txt"), {"--output", "o.txt", ".npz"}},

@@ -16,13 +16,6 @@ constexpr const char* kCausalHelp =
     "none; bottom_right: row i sees keys j <= i + seqlen_k - seqlen_q (the usual one); top_left: "
     "row i sees keys j <= i";
 
-std::string FlagOf(std::string name) {
-  for (char& c : name) {
-    if (c == '_') c = '-';
-  }
-  return "--" + name;
-}
-
 void AddTensorOptions(CLI::App& app, WorkloadOptions* options) {
   app.add_option(
          "--input", options->input,
@@ -117,6 +110,13 @@ const std::vector<TensorFlag>& TensorFlags() {
       {"v_descale", "As --q-descale"},
   };
   return flags;
+}
+
+std::string FlagOf(std::string name) {
+  for (char& c : name) {
+    if (c == '_') c = '-';
+  }
+  return "--" + name;
 }
 
 bool WorkloadOptions::has_shape() const {

@@ -18,6 +18,7 @@ struct TensorFlag {
   const char* help;
 };
 const std::vector<TensorFlag>& TensorFlags();
+std::string FlagOf(std::string name);  // "seqused_k" -> "--seqused-k"
 
 struct WorkloadOptions {
   // Real tensors: FILE[:NAME], :NAME of `input`, or for small ones the numbers themselves.

@@ -95,8 +95,8 @@ void Workload::Sources(const WorkloadOptions& options, Pass pass) {
   const bool any = has("q") || has("k") || has("v");
   for (const char* argument : {"q", "k", "v"}) {
     if (any && !has(argument)) {
-      throw BadInput(
-          fmt::format("--{}: is absent, must be given with the others of q, k and v", argument));
+      throw BadInput(fmt::format("{}: is absent, must be given with the others of q, k and v",
+                                 FlagOf(argument)));
     }
   }
   if (any && pass == Pass::kBackward && !has("dout")) {
@@ -108,7 +108,7 @@ void Workload::Sources(const WorkloadOptions& options, Pass pass) {
   for (const auto& [argument, text] : sources_) {
     if (text.starts_with(':') && options.input.empty()) {
       throw BadInput(
-          fmt::format("--{}: is '{}', a tensor of --input, which is absent", argument, text));
+          fmt::format("{}: is '{}', a tensor of --input, which is absent", FlagOf(argument), text));
     }
   }
 }
@@ -160,32 +160,33 @@ Tensor Workload::Read(const std::string& argument, const WorkloadOptions& option
   return Store(std::move(tensor));
 }
 
-// A vector of numbers from the command line; one descale for all heads.
+// A vector of numbers from the command line; a single descale stands for every batch and head.
 Tensor Workload::Numbers(const std::string& argument, const std::string& text) {
+  const std::string flag = FlagOf(argument);
   const std::vector<std::string> parts = Split(text, ',');
   const auto count = static_cast<std::int64_t>(parts.size());
-  const DType dtype = IsInteger(argument) ? DType::kInt32 : DType::kFloat32;
-  io::HostTensor numbers = io::HostTensor::Make(dtype, {count});
-  const Tensor view = numbers.View();
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (dtype == DType::kInt32) {
-      const std::int64_t value = ParseInt("--" + argument, parts[i]);
-      if (value != static_cast<std::int32_t>(value)) {
-        throw BadInput(fmt::format("--{}: is {}, must fit in 32 bits", argument, value));
-      }
-      static_cast<std::int32_t*>(view.data)[i] = static_cast<std::int32_t>(value);
-    } else {
-      static_cast<float*>(view.data)[i] = ParseFloat("--" + argument, parts[i]);
-    }
+  if (argument.ends_with("_descale") && count == 1) {
+    Check(Validate(problem, Pass::kForward));  // so that it has a batch and heads
+    const Layout layout(problem);
+    const Tensor tensor =
+        Store(io::HostTensor::Make(DType::kFloat32, {layout.batch, layout.num_heads_kv}));
+    std::fill_n(static_cast<float*>(tensor.data), tensor.num_elements(), ParseFloat(flag, text));
+    return tensor;
   }
-  Tensor tensor = Store(std::move(numbers));
-  if (argument.ends_with("_descale") && count == 1 && problem.q.rank > 0) {
-    const bool varlen = sources_.count("cu_seqlens_q") != 0;
-    const std::int64_t heads_kv = problem.k.shape[problem.k.rank - 2];
-    if (varlen && !problem.cu_seqlens_q.present()) return tensor;
-    tensor.rank = 2;
-    tensor.shape = {varlen ? problem.cu_seqlens_q.shape[0] - 1 : problem.q.shape[0], heads_kv};
-    tensor.strides = {0, 0};
+  if (!IsInteger(argument)) {
+    const Tensor tensor = Store(io::HostTensor::Make(DType::kFloat32, {count}));
+    for (std::int64_t i = 0; i < count; ++i) {
+      static_cast<float*>(tensor.data)[i] = ParseFloat(flag, parts[i]);
+    }
+    return tensor;
+  }
+  const Tensor tensor = Store(io::HostTensor::Make(DType::kInt32, {count}));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t value = ParseInt(flag, parts[i]);
+    if (value != static_cast<std::int32_t>(value)) {
+      throw BadInput(fmt::format("{}: is {}, must fit in 32 bits", flag, value));
+    }
+    static_cast<std::int32_t*>(tensor.data)[i] = static_cast<std::int32_t>(value);
   }
   return tensor;
 }
