@@ -142,31 +142,58 @@ TEST_F(CliTest, VerifyTakesEveryFeature) {
   EXPECT_TRUE(json["verdicts"][0].contains("refused"));
 }
 
-TEST_F(CliTest, BadInputIsOneLineAndLeavesNothing) {
+// Commands that are refused, each with words that its one line must hold.
+struct Refusal {
+  std::string arguments;
+  std::vector<std::string> words;
+};
+
+class CliBadInputTest : public CliTest {
+ protected:
+  void Expect(const std::vector<Refusal>& refusals) const {
+    const int files = FilesLeft();
+    for (const Refusal& refusal : refusals) {
+      const Outcome outcome = Run(refusal.arguments);
+      EXPECT_EQ(outcome.code, 2) << refusal.arguments << "\n" << outcome.err;
+      EXPECT_EQ(outcome.out, "") << refusal.arguments;
+      EXPECT_EQ(outcome.err.find('\n') + 1, outcome.err.size()) << outcome.err;
+      for (const std::string& word : refusal.words) {
+        EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
+      }
+    }
+    EXPECT_EQ(FilesLeft(), files);
+  }
+};
+
+TEST_F(CliBadInputTest, Tensors) {
   const std::string real = "run --input " + Data(kLayer) + " -o " + Path("o.npz") + " ";
-  const std::string made = "run --seqlen 32 -o " + Path("o.npz") + " ";
   io::HostTensor large = io::HostTensor::Make(DType::kFloat32, {1, 4, 2, 300});
   std::memset(large.data(), 0, large.num_bytes());
-  ASSERT_TRUE(io::WriteTensors(Path("large.npy"), {{"q", &large}}).ok());
-  const std::string bytes = ReadFile(Path("large.npy"));
+  const std::string file = Path("large.npy");
+  ASSERT_TRUE(io::WriteTensors(file, {{"q", &large}}).ok());
+  const std::string bytes = ReadFile(file);
   std::ofstream(Path("cut.npy"), std::ios::binary) << bytes.substr(0, bytes.size() - 7);
-  struct Case {
-    std::string arguments;
-    std::vector<std::string> words;
-  };
-  const std::string large_file = Path("large.npy");
-  const std::vector<Case> cases = {
-      {"nothing", {"'nothing'"}},
+  Expect({
       {"run", {"--q"}},
-      {"run --q /no/q.npy --k /no/k.npy --v /no/v.npy", {"q", "/no/q.npy"}},
       {"run --q a.npy", {"--k"}},
-      {"run --q " + large_file + " --k " + large_file + " --v " + large_file,
-       {large_file, "q", "300", "256"}},
+      {"run --q /no/q.npy --k /no/k.npy --v /no/v.npy", {"q", "/no/q.npy"}},
+      {"run --q " + file + " --k " + file + " --v " + file, {file, "q", "300", "256"}},
       {"run --q " + Path("cut.npy") + " --k a.npy --v a.npy", {"cut.npy"}},
+      {"verify --seqlen 32 --result " + file, {file, "o", "300", "64"}},
       {real + "--q-name nope", {kLayer, "nope"}},
       {real + "--seqused-k 160,161", {"seqused_k", "161", "160"}},
+      {real + "--seqused-k 160,x", {"160,x"}},
+      {real + "--mask :mask", {kLayer, "mask"}},
       {real + "--shape 1,2,3,4,4,8", {"--shape"}},
       {real + "--backward --dout :nope", {kLayer, "nope"}},
+      {real + "--backward --dout none", {"--dout"}},
+      {"run --q :q --k :k --v :v", {"--input"}},
+  });
+}
+
+TEST_F(CliBadInputTest, Options) {
+  const std::string made = "run --seqlen 32 -o " + Path("o.npz") + " ";
+  Expect({
       {made + "--causal sideways", {"--causal", "sideways", "top_left"}},
       {made + "--window -2,0", {"window_left", "-2", "-1"}},
       {made + "--window 3", {"--window"}},
@@ -181,33 +208,32 @@ TEST_F(CliTest, BadInputIsOneLineAndLeavesNothing) {
       {made + "--tile-q 5000", {"tile_q", "5000"}},
       {made + "--workspace-limit 1KiB", {"workspace_limit"}},
       {made + "--workspace-limit much", {"--workspace-limit", "much"}},
+      {made + "--head-dim 257", {"head_dim", "257", "256"}},
+      {made + "--heads 3 --heads-kv 2", {"num_heads_kv", "2", "3"}},
       {"run --seqlen 32 -o " + Path("o.txt"), {"--output", "o.txt", ".npz"}},
       {"run --seqlen 32 -o " + Path("no/o.npz"), {"--output", "no/o.npz"}},
       {"run --shape 1,2", {"--shape", "1,2", "BATCH"}},
       {"run --shape 1,2147483647,8,64,64,256", {"--shape", "TiB"}},
-      {"run --shape 1,8,8,3,2,8", {"num_heads_kv", "2", "3"}},
       {"run --seqlen 65536 --heads 1 --algorithm standard", {"32 GiB", "16 GiB"}},
+  });
+}
+
+TEST_F(CliBadInputTest, Commands) {
+  Expect({
+      {"nothing", {"'nothing'"}},
       {"compare --seqlen 32 --repeats 0", {"--repeats", "0", "1"}},
+      {"compare --seqlen 32 --threads 9999", {"num_threads", "9999", "4096"}},
       {"compare --sweep 64:32", {"--sweep", "64:32"}},
       {"compare --seqlen 32 --picture x.png", {"--picture", "--sweep"}},
       {"compare --sweep --picture x.gif", {"--picture", "x.gif", ".svg"}},
+      {"compare --sweep --picture " + Path("no/x.png"), {"--picture", "no/x.png"}},
       {"verify --seqlen 32 --kernel cpu_forward_v9", {"--kernel", "cpu_forward_v9"}},
-      {"verify --seqlen 32 --result " + large_file, {large_file, "o", "300", "64"}},
       {"verify --shape 1,8192,8192,1,1,8 --backward", {"too many"}},
       {"trace --seqlen 32 -o " + Path("no/t"), {"--output", "no/t"}},
-      {"bench --quick --peer-torch python3 --sources " + Path(""), {"--sources"}},
+      {"bench --quick --rounds 0", {"--rounds", "0", "1"}},
+      {"bench --quick --peer-torch python3 --sources " + Path("no"), {"--sources", "no"}},
       {"info --shape 1,8,8,1,1,257", {"head_dim", "257", "256"}},
-  };
-  for (const Case& c : cases) {
-    const Outcome outcome = Run(c.arguments);
-    EXPECT_EQ(outcome.code, 2) << c.arguments << "\n" << outcome.err;
-    EXPECT_EQ(outcome.out, "") << c.arguments;
-    EXPECT_EQ(outcome.err.find('\n') + 1, outcome.err.size()) << outcome.err;
-    for (const std::string& word : c.words) {
-      EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
-    }
-  }
-  EXPECT_EQ(FilesLeft(), 2) << "beside large.npy and cut.npy";
+  });
 }
 
 TEST(CliPartsTest, Sha256OfKnownMessages) {

@@ -88,7 +88,7 @@ class PanelDrawing {
     Text(c_, X(middle) - 8, Y(high_ + 0.9 - 2.0 * (x_high_ - middle)) + 4, 1.0, 12,
          "grows as N\u00b2");
     Guide(1.0, linear_ - 0.9, x_low_);
-    Text(c_, X(x_high_) - 6, Y(linear_ - 0.9 + x_high_) + 22, 1.0, 12, "grows as N");
+    Text(c_, X(x_high_) - 6, Y(linear_ - 0.9 + x_high_) + 42, 1.0, 12, "grows as N");
     for (std::size_t i = 0; i < panel_.series.size(); ++i) Curve(i);
     Labels();
     SetColour(c_, kInk);

@@ -19,6 +19,8 @@ struct BackwardCall {
   const Launch& launch;
   RowView o, dout;
   ScalarView lse, dlse, row_max, row_sum;
+  // One clock for all passes of the call.
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 
   BackwardCall(const Layout& call_layout, const BackwardInput& input, const Launch& call_launch)
       : layout(call_layout),

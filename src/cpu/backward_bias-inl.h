@@ -87,11 +87,10 @@ HWY_INLINE void BiasGradient(const BackwardCall& call, const BackwardScratch& sc
   const Tensor& dbias = gradients.dbias;
   if (!dbias.present()) return;
   const std::int64_t k_tiles = CeilDiv(dbias.shape[3], call.launch.tile_kv);
-  const auto start = std::chrono::steady_clock::now();
   ParallelFor(call.launch.num_threads, dbias.shape[0] * dbias.shape[1] * k_tiles,
               [&](int worker, std::int64_t index) {
                 const std::int64_t head = index / k_tiles;
-                const Tracer tracer(call.launch.observer, worker, start);
+                const Tracer tracer(call.launch.observer, worker, call.start);
                 BiasStrip(call, dbias, tracer, scratch.tops[worker])
                     .Run(head / dbias.shape[1], head % dbias.shape[1], index % k_tiles);
               });

@@ -68,12 +68,12 @@ HWY_INLINE void LoadD(const BackwardScratch& scratch, const Tracer& tracer, cons
 
 // One pass over all Q tiles.
 template <typename Body>
-void ForQTiles(const Layout& layout, const Launch& launch, const Body& body) {
-  const QTiles tiles(layout, launch.tile_q);
-  const auto start = std::chrono::steady_clock::now();
+void ForQTiles(const BackwardCall& call, const Body& body) {
+  const Launch& launch = call.launch;
+  const QTiles tiles(call.layout, launch.tile_q);
   ParallelFor(launch.num_threads, tiles.count(), [&](int worker, std::int64_t index) {
     const QTile tile = tiles.At(index);
-    if (tile.rows > 0) body(Tracer(launch.observer, worker, start), tile);
+    if (tile.rows > 0) body(Tracer(launch.observer, worker, call.start), tile);
   });
 }
 
@@ -81,7 +81,7 @@ void ForQTiles(const Layout& layout, const Launch& launch, const Body& body) {
 HWY_INLINE void Prepare(const BackwardCall& call, const BackwardScratch& scratch,
                         const DQAccumulator& dq, bool with_D) {
   const Layout& layout = call.layout;
-  ForQTiles(layout, call.launch, [&](const Tracer& tracer, const QTile& tile) {
+  ForQTiles(call, [&](const Tracer& tracer, const QTile& tile) {
     const auto place = ForwardVerbs::Place(tile, -1);
     dq.Reset(tile);
     tracer.Store(Role::kDQ, tile.rows * layout.head_dim * 4, place);
@@ -100,7 +100,7 @@ HWY_INLINE void Prepare(const BackwardCall& call, const BackwardScratch& scratch
 HWY_INLINE void FinishDQ(const BackwardCall& call, const DQAccumulator& dq) {
   if (dq.in_place()) return;
   const Layout& layout = call.layout;
-  ForQTiles(layout, call.launch, [&](const Tracer& tracer, const QTile& tile) {
+  ForQTiles(call, [&](const Tracer& tracer, const QTile& tile) {
     const auto place = ForwardVerbs::Place(tile, -1);
     const std::int64_t width = tile.rows * layout.head_dim;
     tracer.Load(Role::kDQ, width * 4, place);
@@ -178,11 +178,10 @@ void RunKeyTiles(const Problem& problem, const BackwardInput& input, const Gradi
   Prepare(call, scratch, dq, true);
   ZeroUnusedKeys(layout, gradients);
   const std::int64_t k_tiles = CeilDiv(layout.max_seqlen_k, launch.tile_kv);
-  const auto start = std::chrono::steady_clock::now();
   ParallelFor(launch.num_threads, layout.batch * layout.num_heads_kv * k_tiles,
               [&](int worker, std::int64_t index) {
                 const std::int64_t head = index / k_tiles;
-                const Tracer tracer(launch.observer, worker, start);
+                const Tracer tracer(launch.observer, worker, call.start);
                 RunKeyTile(call, gradients, tracer, scratch.tops[worker],
                            head / layout.num_heads_kv, head % layout.num_heads_kv,
                            index % k_tiles, Kernel{call, scratch, dq});

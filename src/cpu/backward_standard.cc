@@ -116,12 +116,11 @@ void BackwardStandard(const Problem& problem, const BackwardInput& input,
   const DQAccumulator dq(layout, launch, scratch, gradients.dq);
   Prepare(call, scratch, dq, true);
   ZeroUnusedKeys(layout, gradients);
-  const auto start = std::chrono::steady_clock::now();
   const QTiles tiles(layout, launch.tile_q);
   ParallelFor(launch.num_threads, tiles.count(), [&](int worker, std::int64_t index) {
     const QTile tile = tiles.At(index);
     if (tile.rows == 0) return;
-    const Tracer tracer(launch.observer, worker, start);
+    const Tracer tracer(launch.observer, worker, call.start);
     const BackwardVerbs verbs(call, tracer, scratch.tops[worker]);
     const ScoreMatrices scores(matrices, tracer);
     const float* D = scratch.D + tile.batch_head * scratch.rows + tile.row_begin;
@@ -132,7 +131,7 @@ void BackwardStandard(const Problem& problem, const BackwardInput& input,
   ParallelFor(launch.num_threads, layout.batch * layout.num_heads_kv * k_tiles,
               [&](int worker, std::int64_t index) {
                 const std::int64_t head = index / k_tiles;
-                const Tracer tracer(launch.observer, worker, start);
+                const Tracer tracer(launch.observer, worker, call.start);
                 RunKeyTile(call, gradients, tracer, scratch.tops[worker],
                            head / layout.num_heads_kv, head % layout.num_heads_kv,
                            index % k_tiles, KeyTileStandard{matrices});

@@ -75,10 +75,9 @@ void BackwardV1(const Problem& problem, const BackwardInput& input, const Gradie
   Prepare(call, scratch, dq, false);
   ZeroUnusedKeys(layout, gradients);
   const std::int64_t k_tiles = CeilDiv(layout.max_seqlen_k, launch.tile_kv);
-  const auto start = std::chrono::steady_clock::now();
   ParallelFor(launch.num_threads, layout.batch * layout.num_heads_kv,
               [&](int worker, std::int64_t head) {
-                const Tracer tracer(launch.observer, worker, start);
+                const Tracer tracer(launch.observer, worker, call.start);
                 for (std::int64_t j = 0; j < k_tiles; ++j) {
                   RunKeyTile(call, gradients, tracer, scratch.tops[worker],
                              head / layout.num_heads_kv, head % layout.num_heads_kv, j,
