@@ -1,0 +1,191 @@
+// What each algorithm must move between slow memory and the worktop, and compute, as a function of
+// the problem and the tiles alone: the formulas that the counted traffic of a run is held against.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "common/layout.h"
+#include "common/tile_range.h"
+
+namespace flashwok::io_model {
+
+struct Traffic {
+  static constexpr int kRoles = static_cast<int>(Role::kDLse) + 1;
+  std::array<std::int64_t, kRoles> load{};  // bytes by Role
+  std::array<std::int64_t, kRoles> store{};
+  std::int64_t flops = 0;  // of the matrix products
+
+  void Load(Role role, std::int64_t bytes) { load[static_cast<int>(role)] += bytes; }
+  void Store(Role role, std::int64_t bytes) { store[static_cast<int>(role)] += bytes; }
+  std::int64_t bytes_read() const { return Sum(load); }
+  std::int64_t bytes_written() const { return Sum(store); }
+
+ private:
+  static std::int64_t Sum(const std::array<std::int64_t, kRoles>& bytes) {
+    std::int64_t sum = 0;
+    for (std::int64_t part : bytes) sum += part;
+    return sum;
+  }
+};
+
+struct Tiles {
+  std::int64_t tile_q = 0, tile_kv = 0;
+  std::int64_t block_rows = 0;  // rows that V3 computes at once; 0: the whole Q tile
+  std::int64_t chunk = 0;       // keys of a partial result, when the keys are split; else 0
+};
+
+// Forward and backward traffic of one sequence and head, added up over all by ForEachHead.
+class Model {
+ public:
+  Model(const Layout& layout, const Tiles& tiles, bool with_lse, DType out)
+      : layout_(layout),
+        tiles_(tiles),
+        lse_(with_lse),
+        in_(ItemSize(layout.q.dtype)),
+        out_(ItemSize(out)),
+        d_(layout.head_dim),
+        dv_(layout.head_dim_v) {}
+
+  Traffic Standard() {
+    ForEachQTile([&](const Sequence& s, std::int64_t, std::int64_t rows) {
+      const std::int64_t scores = rows * s.seqlen_k;
+      traffic_.Load(Role::kQ, rows * d_ * in_);
+      Keys(s.seqlen_k);
+      for (Role role : {Role::kS, Role::kP}) {
+        traffic_.Store(role, scores * 4);
+        traffic_.Load(role, scores * 4);
+      }
+      ScoreInputs(scores);
+      traffic_.flops += 2 * scores * (d_ + dv_);
+      Output(rows);
+    });
+    return traffic_;
+  }
+
+  // O, m, l of a Q tile in and out at every visit; K and V once.
+  Traffic V1() {
+    ForEachHead([&](const Sequence& s) {
+      for (std::int64_t begin = 0; begin < s.seqlen_k; begin += tiles_.tile_kv) {
+        const std::int64_t cols = std::min(tiles_.tile_kv, s.seqlen_k - begin);
+        bool visited = false;
+        ForRows(s, tiles_.tile_q, [&](std::int64_t row, std::int64_t rows) {
+          if (!Visits(s, row, rows, begin)) return;
+          visited = true;
+          traffic_.Load(Role::kQ, rows * d_ * in_);
+          State(rows, true);
+          ScoreInputs(rows * cols);
+          traffic_.flops += 2 * rows * cols * (d_ + dv_);
+        });
+        if (visited) Keys(cols);
+      }
+    });
+    ForEachQTile([&](const Sequence&, std::int64_t, std::int64_t rows) {
+      State(rows, false);
+      if (layout_.q.dtype != DType::kFloat32) {
+        traffic_.Load(Role::kO, rows * dv_ * 4);
+        traffic_.Store(Role::kO, rows * dv_ * out_);
+      }
+      if (!lse_) return;
+      traffic_.Load(Role::kRowMax, rows * 4);
+      traffic_.Load(Role::kRowSum, rows * 4);
+      traffic_.Store(Role::kLse, rows * 4);
+    });
+    return traffic_;
+  }
+
+  // Q and O once, K and V at every visit. V3 moves the same and computes by blocks of rows.
+  Traffic V2() {
+    ForEachQTile([&](const Sequence& s, std::int64_t row, std::int64_t rows) {
+      const TileRange range = VisitedTiles(s.mask, row, row + rows, tiles_.tile_kv);
+      const std::int64_t block = tiles_.block_rows > 0 ? tiles_.block_rows : rows;
+      for (std::int64_t j = range.begin; j < range.end; ++j) {
+        const std::int64_t begin = j * tiles_.tile_kv;
+        const std::int64_t cols = std::min(tiles_.tile_kv, s.seqlen_k - begin);
+        Keys(cols);
+        for (std::int64_t r = row; r < row + rows; r += block) {
+          const std::int64_t part = std::min(block, row + rows - r);
+          if (!Visits(s, r, part, begin)) continue;
+          ScoreInputs(part * cols);
+          traffic_.flops += 2 * part * cols * (d_ + dv_);
+        }
+      }
+      const std::int64_t parts = Parts(range);
+      traffic_.Load(Role::kQ, (tiles_.chunk > 0 ? parts : 1) * rows * d_ * in_);
+      if (tiles_.chunk > 0) {
+        traffic_.Store(Role::kPartial, parts * rows * (dv_ + 2) * 4);
+        traffic_.Load(Role::kPartial, parts * rows * (dv_ + 2) * 4);
+      }
+      Output(rows);
+    });
+    return traffic_;
+  }
+
+ private:
+  template <typename Body>
+  void ForEachHead(const Body& body) {
+    for (std::int64_t b = 0; b < layout_.batch; ++b) {
+      const Sequence sequence = layout_.At(b);
+      for (std::int64_t h = 0; h < layout_.num_heads; ++h) body(sequence);
+    }
+  }
+  template <typename Body>
+  static void ForRows(const Sequence& s, std::int64_t step, const Body& body) {
+    for (std::int64_t row = 0; row < s.seqlen_q; row += step) {
+      body(row, std::min(step, s.seqlen_q - row));
+    }
+  }
+  template <typename Body>
+  void ForEachQTile(const Body& body) {
+    ForEachHead([&](const Sequence& s) {
+      ForRows(s, tiles_.tile_q, [&](std::int64_t row, std::int64_t rows) { body(s, row, rows); });
+    });
+  }
+  bool Visits(const Sequence& s, std::int64_t row, std::int64_t rows, std::int64_t key) const {
+    return VisitedTiles(s.mask, row, row + rows, tiles_.tile_kv).Contains(key / tiles_.tile_kv);
+  }
+  std::int64_t Parts(const TileRange& range) const {
+    if (tiles_.chunk == 0 || range.empty()) return 0;
+    const std::int64_t step = tiles_.chunk / tiles_.tile_kv;
+    return CeilDiv(range.end, step) - range.begin / step;
+  }
+  void Keys(std::int64_t cols) {
+    traffic_.Load(Role::kK, cols * d_ * in_);
+    traffic_.Load(Role::kV, cols * dv_ * in_);
+  }
+  void ScoreInputs(std::int64_t scores) {
+    if (layout_.bias) traffic_.Load(Role::kBias, scores * ItemSize(layout_.bias.dtype));
+    if (layout_.mask) traffic_.Load(Role::kMask, scores);
+  }
+  void Output(std::int64_t rows) {
+    traffic_.Store(Role::kO, rows * dv_ * out_);
+    if (lse_) traffic_.Store(Role::kLse, rows * 4);
+  }
+  void State(std::int64_t rows, bool in) {
+    const std::pair<Role, std::int64_t> parts[] = {
+        {Role::kO, rows * dv_ * 4}, {Role::kRowMax, rows * 4}, {Role::kRowSum, rows * 4}};
+    for (const auto& [role, bytes] : parts) {
+      if (in) traffic_.Load(role, bytes);
+      traffic_.Store(role, bytes);
+    }
+  }
+
+  const Layout& layout_;
+  Tiles tiles_;
+  bool lse_;
+  std::int64_t in_, out_, d_, dv_;
+  Traffic traffic_;
+};
+
+// What Forward moves when it runs `algorithm` with these tiles.
+inline Traffic ForwardTraffic(const Layout& layout, Algorithm algorithm, const Tiles& tiles,
+                              bool with_lse, DType out) {
+  Model model(layout, tiles, with_lse, out);
+  switch (algorithm) {
+    case Algorithm::kStandard: return model.Standard();
+    case Algorithm::kV1: return model.V1();
+    default: return model.V2();
+  }
+}
+
+}  // namespace flashwok::io_model
