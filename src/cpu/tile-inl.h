@@ -57,15 +57,41 @@ HWY_INLINE void LoadRow(const void* source, DType dtype, std::int64_t n, std::in
   for (; i < padded; ++i) row[i] = 0.0f;
 }
 
+// To bfloat16, to nearest even; NaN stays NaN.
+HWY_INLINE hn::Vec<I32> RoundToBf16(VF value) {
+  const I32 di;
+  const auto bits = hn::BitCast(U32(), value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(U32(), 1));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(U32(), 0x7FFF)), odd);
+  const auto quiet = hn::Or(bits, hn::Set(U32(), 0x400000));
+  const auto is_number = hn::RebindMask(U32(), hn::Eq(value, value));
+  return hn::BitCast(di, hn::ShiftRight<16>(hn::IfThenElse(is_number, rounded, quiet)));
+}
+
 HWY_INLINE void StoreRow(const float* HWY_RESTRICT row, std::int64_t n, float scale, DType dtype,
                          void* target) {
   const F32 d;
+  const auto factor = hn::Set(d, scale);
   std::int64_t i = 0;
   if (dtype == DType::kFloat32) {
-    const auto factor = hn::Set(d, scale);
     float* values = static_cast<float*>(target);
     for (; i + kLanes <= n; i += kLanes) {
       hn::StoreU(hn::Mul(hn::Load(d, row + i), factor), d, values + i);
+    }
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3  // elsewhere Highway does not round
+  } else if (dtype == DType::kFloat16) {
+    const hn::Rebind<hwy::float16_t, F32> dh;
+    hwy::float16_t* values = static_cast<hwy::float16_t*>(target);
+    for (; i + kLanes <= n; i += kLanes) {
+      hn::StoreU(hn::DemoteTo(dh, hn::Mul(hn::Load(d, row + i), factor)), dh, values + i);
+    }
+#endif
+  } else if (dtype == DType::kBFloat16) {
+    const hn::Rebind<std::uint16_t, F32> d16;
+    std::uint16_t* values = static_cast<std::uint16_t*>(target);
+    for (; i + kLanes <= n; i += kLanes) {
+      const auto rounded = RoundToBf16(hn::Mul(hn::Load(d, row + i), factor));
+      hn::StoreU(hn::DemoteTo(d16, rounded), d16, values + i);
     }
   }
   for (; i < n; ++i) StoreFromFloat(target, dtype, i, row[i] * scale);
