@@ -1,154 +1,289 @@
 // The .npz format: a zip archive of .npy files (libzip).
 #include <fmt/format.h>
+#include <unistd.h>
 #include <zip.h>
 
 #include <algorithm>
 #include <memory>
 
-#include "io/tensor_file.h"
+#include "io/formats.h"
 
 namespace flashwok::io {
 namespace {
 
-// An array cannot deflate below a thousandth of its size; more is a bomb.
-constexpr std::uint64_t kMaxRatio = 1100;
-constexpr std::uint64_t kSlack = 1 << 16;
+// Deflate cannot shrink further than by 1032; an entry that claims more is not sound.
+constexpr std::uint64_t kMaxRatio = 1032;
 constexpr zip_int64_t kMaxEntries = 4096;
+constexpr std::uint64_t kEndBytes = 22;  // the record that ends every archive
 
 struct Discard {
   void operator()(zip_t* archive) const { zip_discard(archive); }
   void operator()(zip_file_t* file) const { zip_fclose(file); }
 };
-using Archive = std::unique_ptr<zip_t, Discard>;
+using ArchivePtr = std::unique_ptr<zip_t, Discard>;
 
-Status Open(Bytes file, const std::string& what, Archive* archive) {
+// Messages of one zip error, freed at the end.
+struct ZipError {
+  ZipError() { zip_error_init(&error); }
+  ~ZipError() { zip_error_fini(&error); }
+  ZipError(const ZipError&) = delete;
+  ZipError& operator=(const ZipError&) = delete;
   zip_error_t error;
-  zip_error_init(&error);
-  zip_source_t* source = zip_source_buffer_create(file.data(), file.size(), 0, &error);
+};
+
+struct Entry {
+  std::string name;
+  std::uint64_t size = 0, packed = 0;
+};
+
+struct Archive {
+  const Input& file;
+  ArchivePtr zip;
+  std::vector<Entry> entries;  // by index
+};
+
+// An entry, read forwards.
+class EntryInput : public Input {
+ public:
+  EntryInput(zip_file_t* entry, std::uint64_t size, std::string what)
+      : Input(std::move(what)), entry_(entry), size_(size) {}
+
+  std::uint64_t size() const override { return size_; }
+  Status Read(std::uint64_t offset, std::span<std::byte> out) override {
+    if (offset != position_ || out.size() > size_ - position_) {
+      return Invalid("read out of order");
+    }
+    while (!out.empty()) {
+      const zip_int64_t count = zip_fread(entry_.get(), out.data(), out.size());
+      if (count < 0) return Damaged();
+      if (count == 0) {
+        return Invalid(fmt::format("unpacks to {} bytes, the archive says {}", position_, size_));
+      }
+      position_ += static_cast<std::uint64_t>(count);
+      out = out.subspan(static_cast<std::size_t>(count));
+    }
+    return {};
+  }
+  // Whether the entry ends where it should; the check sum is compared there.
+  Status End() {
+    std::byte more{};
+    const zip_int64_t count = zip_fread(entry_.get(), &more, 1);
+    if (count < 0) return Damaged();
+    if (count == 0) return {};
+    return Invalid(fmt::format("unpacks to more than the {} bytes that the archive says", size_));
+  }
+
+ private:
+  Status Damaged() {
+    return Invalid(std::string("the zip entry is damaged: ") +
+                   zip_error_strerror(zip_file_get_error(entry_.get())));
+  }
+  std::unique_ptr<zip_file_t, Discard> entry_;
+  std::uint64_t size_;
+  std::uint64_t position_ = 0;
+};
+
+std::string Where(const Archive& archive, const Entry& entry) {
+  return archive.file.what() + ": array " + Quoted(entry.name);
+}
+
+Status ReadEntry(const Archive& archive, zip_uint64_t index, Entry* entry) {
+  zip_stat_t info;
+  zip_stat_init(&info);
+  constexpr zip_uint64_t kNeeded =
+      ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
+  const char* name = zip_get_name(archive.zip.get(), index, ZIP_FL_ENC_RAW);
+  if (name == nullptr || zip_stat_index(archive.zip.get(), index, 0, &info) != 0 ||
+      (info.valid & kNeeded) != kNeeded) {
+    return archive.file.Invalid(fmt::format("zip entry {} cannot be read", index));
+  }
+  entry->name = name;
+  if (entry->name.ends_with(".npy")) entry->name.resize(entry->name.size() - 4);
+  entry->size = info.size;
+  entry->packed = info.comp_size;
+  const std::string where = Where(archive, *entry);
+  if (info.encryption_method != ZIP_EM_NONE) {
+    return Status::Invalid(where + ": is encrypted, which is not read");
+  }
+  if (info.comp_method != ZIP_CM_STORE && info.comp_method != ZIP_CM_DEFLATE) {
+    return Status::Invalid(fmt::format(
+        "{}: compression method {}, must be 0 (stored) or 8 (deflated)", where, info.comp_method));
+  }
+  const std::uint64_t ratio = info.comp_method == ZIP_CM_STORE ? 1 : kMaxRatio;
+  if (info.size / ratio > info.comp_size) {
+    return Status::Invalid(fmt::format("{}: {} bytes unpacked from {}, the limit is {} times",
+                                       where, info.size, info.comp_size, ratio));
+  }
+  return {};
+}
+
+Status ReadEntries(Archive* archive) {
+  const zip_int64_t count = zip_get_num_entries(archive->zip.get(), 0);
+  if (count > kMaxEntries) {
+    return archive->file.Invalid(fmt::format("{} arrays, the limit is {}", count, kMaxEntries));
+  }
+  std::uint64_t left = archive->file.size();  // entries that share bytes run out of it
+  std::vector<std::string> names;
+  for (zip_int64_t n = 0; n < count; ++n) {
+    Entry& entry = archive->entries.emplace_back();
+    Status status = ReadEntry(*archive, static_cast<zip_uint64_t>(n), &entry);
+    if (!status.ok()) return status;
+    if (entry.packed > left) {
+      return Status::Invalid(fmt::format("{}: {} packed bytes, of the file's {} only {} are left",
+                                         Where(*archive, entry), entry.packed, archive->file.size(),
+                                         left));
+    }
+    left -= entry.packed;
+    names.push_back(entry.name);
+  }
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice == names.end()) return {};
+  return archive->file.Invalid("two arrays are named " + Quoted(*twice));
+}
+
+// libzip takes a file of no bytes for an archive.
+Status CheckLength(const Input& file) {
+  if (file.size() >= kEndBytes) return {};
+  return file.Invalid(fmt::format("not a sound zip archive: {} bytes, must be at least {}",
+                                  file.size(), kEndBytes));
+}
+
+Status OpenSource(zip_source_t* source, ZipError& error, Archive* archive) {
   if (source != nullptr) {
-    archive->reset(zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &error));
-    if (*archive == nullptr) zip_source_free(source);
+    archive->zip.reset(zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &error.error));
+    if (archive->zip == nullptr) zip_source_free(source);
   }
-  Status status;
-  if (*archive == nullptr) {
-    status = Status::Invalid(what + ": not a sound zip archive: " + zip_error_strerror(&error));
-  } else if (zip_get_num_entries(archive->get(), 0) > kMaxEntries) {
-    status = Status::Invalid(fmt::format("{}: more than {} arrays", what, kMaxEntries));
+  if (archive->zip != nullptr) return ReadEntries(archive);
+  if (zip_error_code_zip(&error.error) == ZIP_ER_EXISTS) {
+    return archive->file.Invalid("two arrays have the same name");
   }
-  zip_error_fini(&error);
+  return archive->file.Invalid(std::string("not a sound zip archive: ") +
+                               zip_error_strerror(&error.error));
+}
+
+Status Open(const MemoryInput& file, Archive* archive) {
+  if (Status status = CheckLength(file); !status.ok()) return status;
+  ZipError error;
+  return OpenSource(zip_source_buffer_create(file.bytes().data(), file.size(), 0, &error.error),
+                    error, archive);
+}
+
+Status Open(const FileInput& file, Archive* archive) {
+  if (Status status = CheckLength(file); !status.ok()) return status;
+  ZipError error;
+  const int descriptor = ::dup(file.descriptor());
+  std::FILE* stream = descriptor < 0 ? nullptr : ::fdopen(descriptor, "rb");
+  if (stream == nullptr) {
+    if (descriptor >= 0) ::close(descriptor);
+    return file.Invalid("cannot be opened as a stream");
+  }
+  zip_source_t* source = zip_source_filep_create(stream, 0, -1, &error.error);  // owns the stream
+  if (source == nullptr) std::fclose(stream);
+  return OpenSource(source, error, archive);
+}
+
+// Calls `read` with the entry's bytes.
+template <class Read>
+Status WithEntry(const Archive& archive, std::size_t index, bool whole, const Read& read) {
+  const Entry& entry = archive.entries[index];
+  zip_file_t* file = zip_fopen_index(archive.zip.get(), index, 0);
+  if (file == nullptr) {
+    return Status::Invalid(Where(archive, entry) + ": " + zip_strerror(archive.zip.get()));
+  }
+  EntryInput input(file, entry.size, Where(archive, entry));
+  Status status = read(input);
+  return status.ok() && whole ? input.End() : status;
+}
+
+template <class File>
+Status Read(File& file, const std::string& name, HostTensor* tensor) {
+  Archive archive{file, nullptr, {}};
+  Status status = Open(file, &archive);
+  if (!status.ok()) return status;
+  const std::vector<Entry>& entries = archive.entries;
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) {
+    return name.empty() ? entries.size() == 1 : entry.name == name;
+  });
+  if (found == entries.end()) {
+    std::vector<std::string> names;
+    for (const Entry& entry : entries) names.push_back(entry.name);
+    return file.Invalid("no array " + Quoted(name) + ", the file has " + QuotedList(names));
+  }
+  HostTensor result;
+  status = WithEntry(archive, static_cast<std::size_t>(found - entries.begin()), true,
+                     [&](Input& input) { return ReadNpy(input, &result); });
+  if (status.ok()) *tensor = std::move(result);
   return status;
 }
 
-// The array's name: the entry's without ".npy".
-std::string ArrayName(const char* entry) {
-  std::string name = entry == nullptr ? "" : entry;
-  if (name.ends_with(".npy")) name.resize(name.size() - 4);
-  return name;
-}
-
-Status Names(zip_t* archive, const std::string& what, std::vector<std::string>* names) {
-  for (zip_int64_t n = 0; n < zip_get_num_entries(archive, 0); ++n) {
-    names->push_back(ArrayName(zip_get_name(archive, n, ZIP_FL_ENC_RAW)));
+template <class File>
+Status List(File& file, std::vector<TensorEntry>* entries) {
+  Archive archive{file, nullptr, {}};
+  Status status = Open(file, &archive);
+  for (std::size_t n = 0; status.ok() && n < archive.entries.size(); ++n) {
+    TensorEntry& entry = entries->emplace_back();
+    entry.name = archive.entries[n].name;
+    status = WithEntry(archive, n, false, [&](Input& input) { return ListNpy(input, &entry); });
   }
-  std::vector<std::string> sorted = *names;
-  std::sort(sorted.begin(), sorted.end());
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice == sorted.end()) return {};
-  return Status::Invalid(what + ": two arrays are named '" + *twice + "'");
+  return status;
 }
 
-Status Extract(zip_t* archive, Bytes file, zip_int64_t index, const std::string& where,
-               std::unique_ptr<std::byte[]>* data, Bytes* bytes) {
-  zip_stat_t info;
-  zip_stat_init(&info);
+Status AddArray(zip_t* zip, const std::string& path, const std::string& name,
+                const std::string& content) {
+  zip_source_t* source = zip_source_buffer(zip, content.data(), content.size(), 0);
+  const zip_int64_t index = zip_file_add(zip, (name + ".npy").c_str(), source, ZIP_FL_ENC_UTF_8);
+  if (index < 0) {
+    zip_source_free(source);
+    return Status::Invalid(path + ": array " + Quoted(name) + ": " + zip_strerror(zip));
+  }
+  constexpr zip_uint16_t kFirstDay = 1 << 5 | 1;  // 1980-01-01: the same arrays give the same file
   const auto position = static_cast<zip_uint64_t>(index);
-  if (zip_stat_index(archive, position, 0, &info) != 0 || (info.valid & ZIP_STAT_SIZE) == 0) {
-    return Status::Invalid(where + ": the zip entry cannot be read");
+  if (zip_set_file_compression(zip, position, ZIP_CM_STORE, 0) == 0 &&
+      zip_file_set_dostime(zip, position, 0, kFirstDay, 0) == 0) {
+    return {};
   }
-  const std::uint64_t limit = file.size() * kMaxRatio + kSlack;
-  if (info.size > limit) {
-    return Status::Invalid(fmt::format("{}: {} bytes when unpacked, the limit for this file is {}",
-                                       where, info.size, limit));
-  }
-  const std::unique_ptr<zip_file_t, Discard> entry(zip_fopen_index(archive, position, 0));
-  data->reset(new (std::nothrow) std::byte[info.size + 1]);
-  if (entry == nullptr || *data == nullptr) {
-    return Status::Invalid(where + ": the zip entry cannot be unpacked");
-  }
-  std::uint64_t done = 0;
-  while (done <= info.size) {  // one byte more than promised shows a wrong size
-    const zip_int64_t count = zip_fread(entry.get(), data->get() + done, info.size + 1 - done);
-    if (count < 0) return Status::Invalid(where + ": the zip entry is damaged");
-    if (count == 0) break;
-    done += static_cast<std::uint64_t>(count);
-  }
-  if (done != info.size) return Status::Invalid(where + ": the zip entry has a wrong size");
-  *bytes = Bytes(data->get(), done);
-  return {};
+  return Status::Invalid(path + ": " + zip_strerror(zip));
 }
 
 }  // namespace
 
-Status ListNpz(Bytes file, const std::string& what, std::vector<TensorEntry>* entries) {
-  Archive archive;
-  std::vector<std::string> names;
-  Status status = Open(file, what, &archive);
-  if (status.ok()) status = Names(archive.get(), what, &names);
-  for (std::size_t n = 0; status.ok() && n < names.size(); ++n) {
-    const std::string where = what + ": array '" + names[n] + "'";
-    std::unique_ptr<std::byte[]> data;
-    Bytes bytes;
-    status = Extract(archive.get(), file, static_cast<zip_int64_t>(n), where, &data, &bytes);
-    entries->emplace_back();
-    if (status.ok()) status = ListNpy(bytes, where, &entries->back());
-    entries->back().name = names[n];
-  }
-  return status;
+Status ReadNpz(FileInput& file, const std::string& name, HostTensor* tensor) {
+  return Read(file, name, tensor);
 }
-
-Status ParseNpz(Bytes file, const std::string& what, const std::string& name, HostTensor* tensor) {
-  Archive archive;
-  std::vector<std::string> names;
-  Status status = Open(file, what, &archive);
-  if (status.ok()) status = Names(archive.get(), what, &names);
-  if (!status.ok()) return status;
-  const auto found = name.empty() && names.size() == 1
-                         ? names.begin()
-                         : std::find(names.begin(), names.end(), name);
-  if (found == names.end()) {
-    return Status::Invalid(
-        fmt::format("{}: no array '{}'; it has {}", what, name, fmt::join(names, ", ")));
-  }
-  const std::string where = what + ": array '" + *found + "'";
-  std::unique_ptr<std::byte[]> data;
-  Bytes bytes;
-  status = Extract(archive.get(), file, found - names.begin(), where, &data, &bytes);
-  return status.ok() ? ParseNpy(bytes, where, tensor) : status;
+Status ReadNpz(MemoryInput& file, const std::string& name, HostTensor* tensor) {
+  return Read(file, name, tensor);
 }
+Status ListNpz(FileInput& file, std::vector<TensorEntry>* entries) { return List(file, entries); }
+Status ListNpz(MemoryInput& file, std::vector<TensorEntry>* entries) { return List(file, entries); }
 
-Status WriteNpz(const std::string& path, const NamedTensors& tensors) {
-  int error = 0;
-  Archive archive(zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, &error));
-  if (archive == nullptr) return Status::Invalid(path + ": cannot be created");
+Status WriteNpz(OutputFile& file, const NamedViews& tensors) {
+  const auto failed = [&](const char* why) { return Status::Invalid(file.path() + ": " + why); };
   std::vector<std::string> contents(tensors.size());  // read by zip_close
+  int code = 0;
+  ArchivePtr zip(zip_open(file.temporary().c_str(), ZIP_CREATE | ZIP_TRUNCATE, &code));
+  if (zip == nullptr) {
+    ZipError error;
+    zip_error_init_with_code(&error.error, code);
+    return failed(zip_error_strerror(&error.error));
+  }
   for (std::size_t n = 0; n < tensors.size(); ++n) {
-    Status status = FormatNpy(*tensors[n].second, path, &contents[n]);
+    const auto& [name, view] = tensors[n];
+    std::string& content = contents[n];
+    Status status = NpyHeader(view, file.path() + ": array " + Quoted(name), &content);
     if (!status.ok()) return status;
-    zip_source_t* source =
-        zip_source_buffer(archive.get(), contents[n].data(), contents[n].size(), 0);
-    const zip_int64_t index = zip_file_add(archive.get(), (tensors[n].first + ".npy").c_str(),
-                                           source, ZIP_FL_ENC_UTF_8);
-    if (index < 0) {
-      zip_source_free(source);
-      return Status::Invalid(path + ": " + zip_strerror(archive.get()));
-    }
-    zip_set_file_compression(archive.get(), static_cast<zip_uint64_t>(index), ZIP_CM_STORE, 0);
+    content.reserve(content.size() + static_cast<std::size_t>(view.num_elements()) *
+                                         static_cast<std::size_t>(ItemSize(view.dtype)));
+    WriteElements(view, [&](Bytes bytes) {
+      content.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      return true;
+    });
+    status = AddArray(zip.get(), file.path(), name, content);
+    if (!status.ok()) return status;
   }
-  if (zip_close(archive.get()) != 0) {
-    return Status::Invalid(path + ": " + zip_strerror(archive.get()));
-  }
-  archive.release();
-  return {};
+  if (zip_close(zip.get()) != 0) return failed(zip_strerror(zip.get()));
+  zip.release();
+  return file.Reopen();  // libzip has put another file in its place
 }
 
 }  // namespace flashwok::io

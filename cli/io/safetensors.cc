@@ -2,225 +2,201 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "io/tensor_file.h"
+#include "io/formats.h"
+#include "io/safetensors_header.h"
 
 namespace flashwok::io {
 namespace {
 
-using Json = nlohmann::ordered_json;
+static_assert(std::endian::native == std::endian::little);
 
-constexpr std::uint64_t kMaxHeader = 100'000'000;
-constexpr int kMaxDepth = 4;
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // the format's own limit
+constexpr std::uint64_t kLengthBytes = sizeof(std::uint64_t);
 
 struct FileDType {
-  const char* name;
+  std::string_view name;
   DType dtype;
   std::size_t item_size;
 };
 constexpr FileDType kDTypes[] = {
-    {"F32", DType::kFloat32, 4},     {"F16", DType::kFloat16, 2},
-    {"BF16", DType::kBFloat16, 2},   {"F8_E4M3", DType::kFloat8E4M3, 1},
+    {"F32", DType::kFloat32, 4},        {"F16", DType::kFloat16, 2},
+    {"BF16", DType::kBFloat16, 2},      {"F8_E4M3", DType::kFloat8E4M3, 1},
     {"F8_E5M2", DType::kFloat8E5M2, 1}, {"BOOL", DType::kBool, 1},
-    {"I32", DType::kInt32, 4},       {"I64", DType::kInt32, 8},
+    {"I32", DType::kInt32, 4},          {"I64", DType::kInt32, 8},
 };
 
-struct Entry : TensorEntry {
-  std::size_t item_size = 0;
-  std::uint64_t begin = 0, end = 0;  // in the data
+struct Header {
+  std::vector<SafetensorsEntry> entries;  // in the order of their data
+  std::uint64_t data = 0;                 // offset in the file
 };
 
-Status ParseEntry(const std::string& what, const std::string& name, const Json& value,
-                  std::uint64_t data_size, Entry* entry) {
-  const std::string where = what + ": tensor '" + name + "'";
-  if (!value.is_object() || !value.contains("dtype") || !value["dtype"].is_string() ||
-      !value.contains("shape") || !value["shape"].is_array() || !value.contains("data_offsets") ||
-      !value["data_offsets"].is_array() || value["data_offsets"].size() != 2) {
-    return Status::Invalid(where + " is not described by dtype, shape and data_offsets");
-  }
-  entry->name = name;
-  const std::string dtype = value["dtype"].get<std::string>();
-  const auto* known = std::find_if(std::begin(kDTypes), std::end(kDTypes),
-                                   [&](const FileDType& item) { return dtype == item.name; });
-  if (known == std::end(kDTypes)) {
-    return Status::Invalid(where + " has dtype " + dtype.substr(0, 32) +
-                           (dtype == "F64" ? ", which is not supported; save it as float32"
-                                           : ", which is not supported"));
-  }
-  entry->dtype = known->dtype;
-  entry->item_size = known->item_size;
-  for (const Json& extent : value["shape"]) {
-    if (!extent.is_number_unsigned() ||
-        extent.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
-      return Status::Invalid(where + " has an axis that is not a size");
-    }
-    entry->shape.push_back(extent.get<std::int64_t>());
-  }
-  for (const Json& offset : value["data_offsets"]) {
-    if (!offset.is_number_unsigned()) return Status::Invalid(where + " has a bad data offset");
-  }
-  entry->begin = value["data_offsets"][0].get<std::uint64_t>();
-  entry->end = value["data_offsets"][1].get<std::uint64_t>();
-  if (entry->begin > entry->end || entry->end > data_size) {
-    return Status::Invalid(fmt::format("{} has data offsets [{}, {}], the file has {} bytes of data",
-                                       where, entry->begin, entry->end, data_size));
-  }
-  return {};
+std::string Where(const Input& input, const SafetensorsEntry& entry) {
+  return input.what() + ": tensor " + Quoted(entry.name);
 }
 
-Status CheckSize(const std::string& what, const Entry& entry) {
-  const std::string where = what + ": tensor '" + entry.name + "'";
-  std::size_t bytes = 0;
-  Status status = CheckedBytes(where, entry.shape, entry.item_size, &bytes);
-  if (status.ok() && bytes != entry.end - entry.begin) {
-    status = Status::Invalid(fmt::format("{} has {} bytes by its shape and {} by its offsets", where,
-                                         bytes, entry.end - entry.begin));
-  }
-  return status;
+Status FindDType(const Input& input, const SafetensorsEntry& entry, const FileDType** dtype) {
+  *dtype = std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                        [&](const FileDType& known) { return known.name == entry.dtype; });
+  if (*dtype != std::end(kDTypes)) return {};
+  return Status::Invalid(
+      Where(input, entry) + ": dtype " + Quoted(entry.dtype) +
+      (entry.dtype == "F64"
+           ? " (float64) is not read; save it as float32"
+           : " is not read, must be F32, F16, BF16, F8_E4M3, F8_E5M2, BOOL, I32 or I64"));
 }
 
-Status CheckOverlap(const std::string& what, const std::vector<Entry>& entries) {
-  std::vector<const Entry*> order;
-  for (const Entry& entry : entries) {
-    if (entry.begin != entry.end) order.push_back(&entry);
-  }
-  std::sort(order.begin(), order.end(),
-            [](const Entry* a, const Entry* b) { return a->begin < b->begin; });
-  for (std::size_t n = 1; n < order.size(); ++n) {
-    if (order[n]->begin < order[n - 1]->end) {
-      return Status::Invalid(fmt::format("{}: tensors '{}' and '{}' overlap", what,
-                                         order[n - 1]->name, order[n]->name));
-    }
-  }
-  return {};
+// The bytes between the offsets must be those that dtype and shape need.
+Status CheckSize(const Input& input, const SafetensorsEntry& entry, std::size_t item_size) {
+  std::uint64_t bytes = 0;
+  Status status = CheckedBytes(Where(input, entry), entry.shape, item_size, &bytes);
+  if (!status.ok() || bytes == entry.end - entry.begin) return status;
+  return Status::Invalid(fmt::format("{}: {} bytes by dtype and shape, {} by data_offsets",
+                                     Where(input, entry), bytes, entry.end - entry.begin));
 }
 
-// The header as JSON, or null. Deep nesting and repeated keys are refused while parsing.
-Json ParseJson(const char* text, std::size_t size) {
-  bool good = true;
-  std::vector<std::vector<std::string>> keys;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kMaxDepth) good = false;
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end && !keys.empty()) {
-      std::sort(keys.back().begin(), keys.back().end());
-      if (std::adjacent_find(keys.back().begin(), keys.back().end()) != keys.back().end()) {
-        good = false;
-      }
-      keys.pop_back();
+// The format's rule: the tensors fill the data from end to end, without overlap or gap.
+Status CheckLayout(const Input& input, Header* header) {
+  auto& entries = header->entries;
+  const std::uint64_t size = input.size() - header->data;
+  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  std::uint64_t filled = 0;
+  for (const SafetensorsEntry& entry : entries) {
+    const auto invalid = [&](const std::string& why) {
+      return Status::Invalid(fmt::format("{}: data_offsets [{}, {}] {}", Where(input, entry),
+                                         entry.begin, entry.end, why));
+    };
+    if (entry.begin > entry.end || entry.end > size) {
+      return invalid(fmt::format("are not within the {} bytes of data", size));
     }
-    if (event == Json::parse_event_t::key && !keys.empty()) {
-      keys.back().push_back(value.get<std::string>());
+    if (entry.begin < filled) {
+      return invalid(fmt::format("overlap the tensor before, which ends at {}", filled));
     }
-    return good;
-  };
-  Json json = Json::parse(text, text + size, watch, false);
-  return good && json.is_object() ? json : Json();
-}
-
-Status ParseHeader(Bytes file, const std::string& what, std::vector<Entry>* entries, Bytes* data) {
-  std::uint64_t length = 0;
-  if (file.size() < sizeof(length)) {
-    return Status::Invalid(what + ": shorter than the 8 bytes of a .safetensors header length");
-  }
-  std::memcpy(&length, file.data(), sizeof(length));
-  const std::uint64_t limit = std::min<std::uint64_t>(kMaxHeader, file.size() - sizeof(length));
-  if (length > limit) {
-    return Status::Invalid(
-        fmt::format("{}: a .safetensors header of {} bytes, the limit is {}", what, length, limit));
-  }
-  const auto* text = reinterpret_cast<const char*>(file.data()) + sizeof(length);
-  const Json header = ParseJson(text, length);
-  if (header.is_null()) {
-    return Status::Invalid(what + ": the .safetensors header is not a JSON object of tensors, each "
-                                  "named once");
-  }
-  *data = file.subspan(sizeof(length) + length);
-  for (const auto& [name, value] : header.items()) {
-    if (name == "__metadata__") continue;
-    entries->emplace_back();
-    Status status = ParseEntry(what, name, value, data->size(), &entries->back());
+    if (entry.begin > filled) {
+      return invalid(fmt::format("leave a gap after {}, the format allows none", filled));
+    }
+    filled = entry.end;
+    const FileDType* dtype = nullptr;
+    if (!FindDType(input, entry, &dtype).ok()) continue;  // an error for who asks for this tensor
+    Status status = CheckSize(input, entry, dtype->item_size);
     if (!status.ok()) return status;
   }
-  return CheckOverlap(what, *entries);
+  if (filled == size) return {};
+  return input.Invalid(
+      fmt::format("{} bytes of data, the tensors end at {}; the format allows no "
+                  "gap",
+                  size, filled));
 }
 
-std::string Names(const std::vector<Entry>& entries) {
-  std::vector<std::string> names;
-  for (const Entry& entry : entries) names.push_back(entry.name.substr(0, 64));
-  if (names.size() > 8) {
-    names.resize(8);
-    names.emplace_back("...");
+Status ReadHeader(Input& input, Header* header) {
+  if (input.size() < kLengthBytes) {
+    return input.Invalid(
+        fmt::format("{} bytes, a .safetensors file has at least {}", input.size(), kLengthBytes));
   }
-  return fmt::format("{}", fmt::join(names, ", "));
+  std::uint64_t length = 0;
+  Status status = input.Read(0, std::as_writable_bytes(std::span(&length, 1)));
+  if (!status.ok()) return status;
+  const std::uint64_t limit = std::min(kMaxHeader, input.size() - kLengthBytes);
+  if (length > limit) {
+    return input.Invalid(
+        fmt::format("a .safetensors header of {} bytes, the limit is {}", length, limit));
+  }
+  std::string text(length, '\0');
+  status = input.Read(kLengthBytes, std::as_writable_bytes(std::span(text)));
+  if (!status.ok()) return status;
+  std::string problem;
+  if (!ParseSafetensorsHeader(text, &header->entries, &problem)) return input.Invalid(problem);
+  header->data = kLengthBytes + length;
+  return CheckLayout(input, header);
+}
+
+// In front of the data of a new file.
+Status FormatHeader(const std::string& path, const NamedViews& ordered, const Metadata& metadata,
+                    std::string* text) {
+  auto header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::int64_t offset = 0;
+  for (const auto& [name, view] : ordered) {
+    if (name == "__metadata__" || header.contains(name)) {
+      return Status::Invalid(path + ": tensor " + Quoted(name) + ": the name is taken");
+    }
+    const auto dtype = view.dtype;
+    const auto* known = std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                                     [&](const FileDType& item) { return item.dtype == dtype; });
+    const std::int64_t end = offset + view.num_elements() * ItemSize(dtype);
+    header[name] = {{"dtype", known->name},
+                    {"shape", std::vector(view.shape.begin(), view.shape.begin() + view.rank)},
+                    {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  try {
+    *text = header.dump();
+  } catch (const nlohmann::json::type_error&) {
+    return Status::Invalid(path + ": a name or its metadata is not UTF-8");
+  }
+  text->append((kLengthBytes - text->size() % kLengthBytes) % kLengthBytes, ' ');
+  return {};
 }
 
 }  // namespace
 
-Status ListSafetensors(Bytes file, const std::string& what, std::vector<TensorEntry>* entries) {
-  std::vector<Entry> all;
-  Bytes data;
-  if (Status status = ParseHeader(file, what, &all, &data); !status.ok()) return status;
-  entries->assign(all.begin(), all.end());
+Status ListSafetensors(Input& input, std::vector<TensorEntry>* entries) {
+  Header header;
+  Status status = ReadHeader(input, &header);
+  if (!status.ok()) return status;
+  for (SafetensorsEntry& entry : header.entries) {
+    const FileDType* dtype = nullptr;
+    status = FindDType(input, entry, &dtype);
+    if (!status.ok()) return status;
+    entries->push_back({std::move(entry.name), dtype->dtype, std::move(entry.shape)});
+  }
   return {};
 }
 
-Status ParseSafetensors(Bytes file, const std::string& what, const std::string& name,
-                        HostTensor* tensor) {
-  std::vector<Entry> entries;
-  Bytes data;
-  if (Status status = ParseHeader(file, what, &entries, &data); !status.ok()) return status;
-  const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& candidate) {
+Status ReadSafetensors(Input& input, const std::string& name, HostTensor* tensor) {
+  Header header;
+  Status status = ReadHeader(input, &header);
+  if (!status.ok()) return status;
+  const auto& entries = header.entries;
+  const auto entry = std::find_if(entries.begin(), entries.end(), [&](const auto& candidate) {
     return name.empty() ? entries.size() == 1 : candidate.name == name;
   });
   if (entry == entries.end()) {
-    return Status::Invalid(fmt::format("{}: no tensor '{}'; it has {}", what, name, Names(entries)));
+    std::vector<std::string> names;
+    for (const SafetensorsEntry& item : entries) names.push_back(item.name);
+    return input.Invalid("no tensor " + Quoted(name) + ", the file has " + QuotedList(names));
   }
-  if (Status status = CheckSize(what, *entry); !status.ok()) return status;
-  *tensor = HostTensor::Make(entry->dtype, entry->shape);
-  const std::byte* from = data.data() + entry->begin;
-  if (entry->item_size == static_cast<std::size_t>(ItemSize(entry->dtype))) {
-    if (tensor->num_bytes() > 0) std::memcpy(tensor->data(), from, tensor->num_bytes());
-    return {};
-  }
-  for (std::size_t n = 0; n * sizeof(std::int32_t) < tensor->num_bytes(); ++n) {
-    std::int64_t wide = 0;
-    std::memcpy(&wide, from + n * sizeof(wide), sizeof(wide));
-    const auto narrow = static_cast<std::int32_t>(wide);
-    if (wide != narrow) {
-      return Status::Invalid(fmt::format("{}: tensor '{}': element {} is {}, outside int32", what,
-                                         entry->name, n, wide));
-    }
-    std::memcpy(tensor->data() + n * sizeof(narrow), &narrow, sizeof(narrow));
-  }
-  return {};
+  const FileDType* dtype = nullptr;
+  status = FindDType(input, *entry, &dtype);
+  if (status.ok()) status = CheckRank(Where(input, *entry), entry->shape);
+  if (!status.ok()) return status;
+  FileLayout layout;
+  layout.item_size = dtype->item_size;
+  return ReadElements(input, Where(input, *entry), header.data + entry->begin, dtype->dtype,
+                      entry->shape, layout, tensor);
 }
 
-std::string FormatSafetensors(const NamedTensors& tensors) {
-  Json header = Json::object();
-  std::size_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const DType dtype = tensor->dtype();
-    const auto* known =
-        std::find_if(std::begin(kDTypes), std::end(kDTypes),
-                     [dtype](const FileDType& item) { return item.dtype == dtype; });
-    header[name] = {{"dtype", known->name},
-                    {"shape", tensor->shape()},
-                    {"data_offsets", {offset, offset + tensor->num_bytes()}}};
-    offset += tensor->num_bytes();
-  }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
+Status WriteSafetensors(OutputFile& file, const NamedViews& tensors, const Metadata& metadata) {
+  NamedViews ordered = tensors;  // wide elements first, so that each tensor is aligned
+  std::stable_sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
+    return ItemSize(a.second.dtype) > ItemSize(b.second.dtype);
+  });
+  std::string text;
+  Status status = FormatHeader(file.path(), ordered, metadata, &text);
+  if (!status.ok()) return status;
   const std::uint64_t length = text.size();
-  std::string file(reinterpret_cast<const char*>(&length), sizeof(length));
-  file += text;
-  for (const auto& [name, tensor] : tensors) {
-    file.append(reinterpret_cast<const char*>(tensor->data()), tensor->num_bytes());
+  file.Append(std::as_bytes(std::span(&length, 1)));
+  file.Append(std::as_bytes(std::span(text)));
+  for (const auto& [name, view] : ordered) {
+    WriteElements(view, [&](Bytes bytes) { return file.Append(bytes); });
   }
-  return file;
+  return {};
 }
 
 }  // namespace flashwok::io

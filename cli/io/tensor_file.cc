@@ -1,88 +1,118 @@
 #include "io/tensor_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <algorithm>
 #include <new>
+
+#include "io/formats.h"
 
 namespace flashwok::io {
 namespace {
 
 constexpr std::align_val_t kAlign{64};
 
-bool EndsWith(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
+enum class Format { kNpy, kNpz, kSafetensors };
 
-Status UnknownExtension(const std::string& path) {
-  return Status::Invalid(path + ": the extension is not .npy, .npz or .safetensors");
-}
-
-Status ReadFile(const std::string& path, std::unique_ptr<std::byte[]>* data, Bytes* bytes) {
-  const auto failed = [&] { return Status::Invalid(path + ": " + std::strerror(errno)); };
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return failed();
-  struct stat info {};
-  Status status;
-  if (::fstat(file, &info) != 0) {
-    status = failed();
-  } else if (!S_ISREG(info.st_mode)) {
-    status = Status::Invalid(path + ": not a regular file");
+Status FormatOf(const std::string& path, Format* format) {
+  if (path.ends_with(".npy")) {
+    *format = Format::kNpy;
+  } else if (path.ends_with(".npz")) {
+    *format = Format::kNpz;
+  } else if (path.ends_with(".safetensors")) {
+    *format = Format::kSafetensors;
   } else {
-    const auto size = static_cast<std::size_t>(info.st_size);
-    data->reset(new (std::nothrow) std::byte[size == 0 ? 1 : size]);
-    if (*data == nullptr) {
-      status = {StatusCode::kOutOfMemory, fmt::format("{}: no memory for {} bytes", path, size)};
-    }
-    std::size_t done = 0;
-    while (status.ok() && done < size) {
-      const ssize_t count = ::read(file, data->get() + done, size - done);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) status = failed();
-      if (count == 0) status = Status::Invalid(path + ": the file shrank while it was read");
-      if (count > 0) done += static_cast<std::size_t>(count);
-    }
-    *bytes = Bytes(data->get(), done);
+    return Status::Invalid(path + ": the extension must be .npy, .npz or .safetensors");
   }
-  ::close(file);
+  return {};
+}
+
+// `call`, with a failed allocation as a status.
+template <class Call>
+Status WithMemory(const std::string& path, const Call& call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, path + ": out of memory"};
+  }
+}
+
+template <class File>
+Status Read(File& file, Format format, const std::string& name, HostTensor* tensor) {
+  switch (format) {
+    case Format::kNpz: return ReadNpz(file, name, tensor);
+    case Format::kSafetensors: return ReadSafetensors(file, name, tensor);
+    default: break;
+  }
+  if (name.empty()) return ReadNpy(file, tensor);
+  return file.Invalid("no array " + Quoted(name) + ", a .npy file has one without a name");
+}
+
+template <class File>
+Status List(File& file, Format format, std::vector<TensorEntry>* entries) {
+  std::vector<TensorEntry> found;
+  Status status;
+  switch (format) {
+    case Format::kNpy: status = ListNpy(file, &found.emplace_back()); break;
+    case Format::kNpz: status = ListNpz(file, &found); break;
+    case Format::kSafetensors: status = ListSafetensors(file, &found); break;
+  }
+  if (status.ok()) *entries = std::move(found);
   return status;
 }
 
-Status WriteFile(const std::string& path, const std::string& content) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0) return Status::Invalid(path + ": " + std::strerror(errno));
-  std::size_t done = 0;
-  bool good = true;
-  while (good && done < content.size()) {
-    const ssize_t count = ::write(file, content.data() + done, content.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    good = count > 0;
-    if (good) done += static_cast<std::size_t>(count);
+Status CheckViews(const std::string& path, const NamedViews& tensors) {
+  if (tensors.empty()) return Status::Invalid(path + ": 0 tensors to write, must be 1 or more");
+  for (const auto& [name, view] : tensors) {
+    const std::string where = path + ": tensor " + Quoted(name);
+    if (view.rank < 1 || view.rank > Tensor::kMaxRank) {
+      return Status::Invalid(
+          fmt::format("{}: rank {}, the limits are 1 and {}", where, view.rank, Tensor::kMaxRank));
+    }
+    const std::vector<std::int64_t> shape(view.shape.begin(), view.shape.begin() + view.rank);
+    std::uint64_t bytes = 0;
+    Status status =
+        CheckedBytes(where, shape, static_cast<std::size_t>(ItemSize(view.dtype)), &bytes);
+    if (!status.ok()) return status;
+    if (view.device.type != DeviceType::kCpu || (bytes > 0 && view.data == nullptr)) {
+      return Status::Invalid(where + ": has no data in the CPU's memory");
+    }
   }
-  good = good && ::fsync(file) == 0;
-  const int error = errno;
-  good = ::close(file) == 0 && good;
-  return good ? Status() : Status::Invalid(path + ": " + std::strerror(error));
+  return {};
 }
 
-Status WriteTemporary(const std::string& path, const std::string& temporary,
-                      const NamedTensors& tensors) {
-  if (EndsWith(path, ".npz")) return WriteNpz(temporary, tensors);
-  if (EndsWith(path, ".safetensors")) return WriteFile(temporary, FormatSafetensors(tensors));
-  if (!EndsWith(path, ".npy")) return UnknownExtension(path);
-  if (tensors.size() != 1) {
-    return Status::Invalid(fmt::format("{}: a .npy file holds 1 array, not {}; use .npz or "
-                                       ".safetensors",
-                                       path, tensors.size()));
+Status WriteNpy(OutputFile& file, const Tensor& view) {
+  std::string header;
+  Status status = NpyHeader(view, file.path(), &header);
+  if (!status.ok()) return status;
+  file.Append(std::as_bytes(std::span(header)));
+  WriteElements(view, [&](Bytes bytes) { return file.Append(bytes); });
+  return {};
+}
+
+Status Write(const std::string& path, const NamedViews& tensors, const Metadata& metadata) {
+  Format format{};
+  Status status = FormatOf(path, &format);
+  if (status.ok()) status = CheckViews(path, tensors);
+  if (!status.ok()) return status;
+  if (format == Format::kNpy && tensors.size() != 1) {
+    return Status::Invalid(
+        fmt::format("{}: {} tensors, a .npy file holds 1; write .npz or "
+                    ".safetensors",
+                    path, tensors.size()));
   }
-  std::string content;
-  Status status = FormatNpy(*tensors[0].second, path, &content);
-  return status.ok() ? WriteFile(temporary, content) : status;
+  if (format != Format::kSafetensors && !metadata.empty()) {
+    return Status::Invalid(path + ": metadata can be written to .safetensors alone");
+  }
+  OutputFile file(path);
+  status = file.Create();
+  if (!status.ok()) return status;
+  switch (format) {
+    case Format::kNpy: status = WriteNpy(file, tensors[0].second); break;
+    case Format::kNpz: status = WriteNpz(file, tensors); break;
+    case Format::kSafetensors: status = WriteSafetensors(file, tensors, metadata); break;
+  }
+  return status.ok() ? file.Commit() : status;
 }
 
 }  // namespace
@@ -94,8 +124,10 @@ HostTensor HostTensor::Make(DType dtype, std::vector<std::int64_t> shape) {
   tensor.dtype_ = dtype;
   tensor.shape_ = std::move(shape);
   tensor.num_bytes_ = static_cast<std::size_t>(ItemSize(dtype));
-  for (std::int64_t extent : tensor.shape_) tensor.num_bytes_ *= static_cast<std::size_t>(extent);
-  const std::size_t size = tensor.num_bytes_ == 0 ? 1 : tensor.num_bytes_;
+  for (const std::int64_t extent : tensor.shape_) {
+    tensor.num_bytes_ *= static_cast<std::size_t>(extent);
+  }
+  const std::size_t size = std::max<std::size_t>(tensor.num_bytes_, 1);
   tensor.data_.reset(static_cast<std::byte*>(::operator new(size, kAlign)));
   return tensor;
 }
@@ -114,58 +146,55 @@ Tensor HostTensor::View() const {
   return view;
 }
 
-Status CheckedBytes(const std::string& what, const std::vector<std::int64_t>& shape,
-                    std::size_t item_size, std::size_t* bytes) {
-  if (shape.empty() || shape.size() > Tensor::kMaxRank) {
-    return Status::Invalid(fmt::format("{}: the array has {} axes, the limit is 1 to {}", what,
-                                       shape.size(), Tensor::kMaxRank));
-  }
-  // Zero extents must not hide an overflow of the others, which strides are made of.
-  std::int64_t product = static_cast<std::int64_t>(item_size);
-  bool empty = false;
-  for (std::int64_t extent : shape) {
-    if (extent < 0) return Status::Invalid(fmt::format("{}: a negative axis, {}", what, extent));
-    empty = empty || extent == 0;
-    if (__builtin_mul_overflow(product, extent == 0 ? 1 : extent, &product)) {
-      return Status::Invalid(what + ": the axes' product is above 2^63 bytes");
-    }
-  }
-  *bytes = empty ? 0 : static_cast<std::size_t>(product);
-  return {};
+Status ReadTensor(Bytes bytes, const std::string& path, const std::string& name,
+                  HostTensor* tensor) {
+  return WithMemory(path, [&] {
+    Format format{};
+    if (Status status = FormatOf(path, &format); !status.ok()) return status;
+    MemoryInput file(bytes, path);
+    return Read(file, format, name, tensor);
+  });
+}
+
+Status ListTensors(Bytes bytes, const std::string& path, std::vector<TensorEntry>* entries) {
+  return WithMemory(path, [&] {
+    Format format{};
+    if (Status status = FormatOf(path, &format); !status.ok()) return status;
+    MemoryInput file(bytes, path);
+    return List(file, format, entries);
+  });
 }
 
 Status ReadTensor(const std::string& path, const std::string& name, HostTensor* tensor) {
-  std::unique_ptr<std::byte[]> data;
-  Bytes bytes;
-  if (Status status = ReadFile(path, &data, &bytes); !status.ok()) return status;
-  if (EndsWith(path, ".npz")) return ParseNpz(bytes, path, name, tensor);
-  if (EndsWith(path, ".safetensors")) return ParseSafetensors(bytes, path, name, tensor);
-  if (!EndsWith(path, ".npy")) return UnknownExtension(path);
-  if (!name.empty()) {
-    return Status::Invalid(path + ": a .npy file has no array names, not '" + name + "'");
-  }
-  return ParseNpy(bytes, path, tensor);
+  return WithMemory(path, [&] {
+    Format format{};
+    std::unique_ptr<FileInput> file;
+    Status status = FormatOf(path, &format);
+    if (status.ok()) status = FileInput::Open(path, &file);
+    return status.ok() ? Read(*file, format, name, tensor) : status;
+  });
 }
 
 Status ListTensors(const std::string& path, std::vector<TensorEntry>* entries) {
-  std::unique_ptr<std::byte[]> data;
-  Bytes bytes;
-  if (Status status = ReadFile(path, &data, &bytes); !status.ok()) return status;
-  if (EndsWith(path, ".npz")) return ListNpz(bytes, path, entries);
-  if (EndsWith(path, ".safetensors")) return ListSafetensors(bytes, path, entries);
-  if (!EndsWith(path, ".npy")) return UnknownExtension(path);
-  entries->emplace_back();
-  return ListNpy(bytes, path, &entries->back());
+  return WithMemory(path, [&] {
+    Format format{};
+    std::unique_ptr<FileInput> file;
+    Status status = FormatOf(path, &format);
+    if (status.ok()) status = FileInput::Open(path, &file);
+    return status.ok() ? List(*file, format, entries) : status;
+  });
+}
+
+Status WriteTensors(const std::string& path, const NamedViews& tensors, const Metadata& metadata) {
+  return WithMemory(path, [&] { return Write(path, tensors, metadata); });
 }
 
 Status WriteTensors(const std::string& path, const NamedTensors& tensors) {
-  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
-  Status status = WriteTemporary(path, temporary, tensors);
-  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0) {
-    status = Status::Invalid(path + ": " + std::strerror(errno));
-  }
-  if (!status.ok()) std::remove(temporary.c_str());
-  return status;
+  return WithMemory(path, [&] {
+    NamedViews views;
+    for (const auto& [name, tensor] : tensors) views.emplace_back(name, tensor->View());
+    return Write(path, views, {});
+  });
 }
 
 }  // namespace flashwok::io

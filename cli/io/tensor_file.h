@@ -1,10 +1,11 @@
-// Arrays in files: .npy, .npz and .safetensors, by their extension. Readers trust nothing: sizes are
-// checked in 64 bits against the file before anything is allocated, and every error is one line that
-// names file, tensor, value and limit.
+// Arrays in files: .npy, .npz and .safetensors, by their extension. Readers trust nothing: sizes
+// are checked in 64 bits against the file before anything is allocated, and every error is one line
+// that names file, tensor, value and limit.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -42,35 +43,28 @@ class HostTensor {
 };
 
 struct TensorEntry {
-  std::string name;
+  std::string name;  // empty in a .npy file
   DType dtype = DType::kFloat32;
   std::vector<std::int64_t> shape;
 };
 
-using NamedTensors = std::vector<std::pair<std::string, const HostTensor*>>;
-
-// `name` may be empty when the file holds one array.
+// `name` may be empty when the file holds one array. int64 becomes int32 where it fits.
+// `*tensor` changes on success alone.
 Status ReadTensor(const std::string& path, const std::string& name, HostTensor* tensor);
 Status ListTensors(const std::string& path, std::vector<TensorEntry>* entries);
 
-// Writes a temporary file beside `path` and renames it; leaves nothing when it fails.
+// The same from a file that lies in memory; `path` gives the format and names it in messages.
+Status ReadTensor(Bytes file, const std::string& path, const std::string& name, HostTensor* tensor);
+Status ListTensors(Bytes file, const std::string& path, std::vector<TensorEntry>* entries);
+
+using NamedViews = std::vector<std::pair<std::string, Tensor>>;
+using NamedTensors = std::vector<std::pair<std::string, const HostTensor*>>;
+using Metadata = std::map<std::string, std::string>;
+
+// Writes a temporary file beside `path` and renames it; leaves nothing when it fails. Views may
+// have any strides. Metadata goes into .safetensors alone.
+Status WriteTensors(const std::string& path, const NamedViews& tensors,
+                    const Metadata& metadata = {});
 Status WriteTensors(const std::string& path, const NamedTensors& tensors);
-
-// The formats themselves, on bytes in memory. `what` names the file in messages.
-Status ParseNpy(Bytes file, const std::string& what, HostTensor* tensor);
-Status ListNpy(Bytes file, const std::string& what, TensorEntry* entry);
-Status ParseNpz(Bytes file, const std::string& what, const std::string& name, HostTensor* tensor);
-Status ListNpz(Bytes file, const std::string& what, std::vector<TensorEntry>* entries);
-Status ParseSafetensors(Bytes file, const std::string& what, const std::string& name,
-                        HostTensor* tensor);
-Status ListSafetensors(Bytes file, const std::string& what, std::vector<TensorEntry>* entries);
-
-Status FormatNpy(const HostTensor& tensor, const std::string& what, std::string* file);
-Status WriteNpz(const std::string& path, const NamedTensors& tensors);
-std::string FormatSafetensors(const NamedTensors& tensors);
-
-// Bytes of an array; an error when the axes' product does not fit, or an axis is negative.
-Status CheckedBytes(const std::string& what, const std::vector<std::int64_t>& shape,
-                    std::size_t item_size, std::size_t* bytes);
 
 }  // namespace flashwok::io

@@ -1,0 +1,85 @@
+#include "io/output_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace flashwok::io {
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{256} << 10;
+
+}  // namespace
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+Status OutputFile::Create() {
+  static std::atomic<unsigned> counter{0};
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const std::string name = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), counter++);
+    descriptor_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor_ >= 0) {
+      temporary_ = name;
+      buffer_.reserve(kBufferBytes);
+      return {};
+    }
+    if (errno != EEXIST) break;
+  }
+  return Failed(errno);
+}
+
+bool OutputFile::Append(Bytes bytes) {
+  if (bytes.size() > kBufferBytes - buffer_.size() && !Flush()) return false;
+  if (bytes.size() >= kBufferBytes) return Write(bytes);
+  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  return error_ == 0;
+}
+
+bool OutputFile::Flush() {
+  const bool good = Write(buffer_);
+  buffer_.clear();
+  return good;
+}
+
+bool OutputFile::Write(Bytes bytes) {
+  while (error_ == 0 && !bytes.empty()) {
+    const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      error_ = errno;
+    } else {
+      bytes = bytes.subspan(static_cast<std::size_t>(count));
+    }
+  }
+  return error_ == 0;
+}
+
+Status OutputFile::Reopen() {
+  ::close(descriptor_);
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CLOEXEC);
+  return descriptor_ >= 0 ? Status() : Failed(errno);
+}
+
+Status OutputFile::Commit() {
+  if (Flush() && ::fsync(descriptor_) != 0) error_ = errno;
+  if (::close(descriptor_) != 0 && error_ == 0) error_ = errno;
+  descriptor_ = -1;
+  if (error_ == 0 && std::rename(temporary_.c_str(), path_.c_str()) != 0) error_ = errno;
+  if (error_ != 0) return Failed(error_);
+  temporary_.clear();
+  return {};
+}
+
+Status OutputFile::Failed(int error) const {
+  return Status::Invalid(path_ + ": cannot be written: " + std::strerror(error));
+}
+
+}  // namespace flashwok::io

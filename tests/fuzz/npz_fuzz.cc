@@ -1,0 +1,7 @@
+// The reader of .npz over arbitrary bytes.
+#include "fuzz/reader_fuzz.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  flashwok::io::FuzzReader(data, size, "fuzz.npz");
+  return 0;
+}
