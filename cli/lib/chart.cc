@@ -3,6 +3,7 @@
 #include <cairo-svg.h>
 #include <cairo.h>
 #include <fmt/format.h>
+#include <fontconfig/fontconfig.h>
 
 #include <algorithm>
 #include <array>
@@ -192,17 +193,9 @@ class PanelDrawing {
   double y_low_ = 0, y_high_ = 0;
 };
 
-}  // namespace
-
-void RequirePicture(const std::string& path) {
-  const std::string extension = std::filesystem::path(path).extension().string();
-  if (extension == ".svg" || extension == ".png") return;
-  throw BadInput(fmt::format("--picture: is '{}', must end in .svg or .png", path));
-}
-
-void DrawPanels(const std::string& path, const std::string& title,
-                const std::vector<Panel>& panels) {
-  RequirePicture(path);
+// The content of the file.
+std::string Render(const std::string& path, const std::string& title,
+                   const std::vector<Panel>& panels) {
   const double width = kPanelWidth * static_cast<double>(panels.size());
   const double height = kPanelHeight + kTitle;
   std::string content;
@@ -232,6 +225,23 @@ void DrawPanels(const std::string& path, const std::string& title,
   if (status != CAIRO_STATUS_SUCCESS && status != CAIRO_STATUS_SURFACE_FINISHED) {
     throw Failure(fmt::format("{}: cannot be drawn: {}", path, cairo_status_to_string(status)));
   }
+  return content;
+}
+
+}  // namespace
+
+void RequirePicture(const std::string& path) {
+  const std::string extension = std::filesystem::path(path).extension().string();
+  if (extension == ".svg" || extension == ".png") return;
+  throw BadInput(fmt::format("--picture: is '{}', must end in .svg or .png", path));
+}
+
+void DrawPanels(const std::string& path, const std::string& title,
+                const std::vector<Panel>& panels) {
+  RequirePicture(path);
+  const std::string content = Render(path, title, panels);
+  cairo_debug_reset_static_data();  // gives the fonts back, which a leak checker would miss
+  FcFini();
   WriteFile(path, content);
 }
 
