@@ -101,8 +101,8 @@ TEST_P(KernelTest, BackwardMatchesOracle) {
       ASSERT_TRUE(status.ok()) << status.message();
       status = Backward(data.problem, data.backward, data.gradients, execution);
       ASSERT_TRUE(status.ok()) << status.message();
-      const double floor = (data.problem.q.dtype == DType::kFloat32 ? 4e-6 : 1e-4) +
-                           ScoreRounding(GetParam());
+      const double floor =
+          (data.problem.q.dtype == DType::kFloat32 ? 4e-6 : 1e-4) + ScoreRounding(GetParam());
       ExpectClose("dq", data.gradients.dq, want.dq, plain.dq, floor);
       ExpectClose("dk", data.gradients.dk, want.dk, plain.dk, floor);
       ExpectClose("dv", data.gradients.dv, want.dv, plain.dv, floor);

@@ -43,8 +43,8 @@ const char* Name(Pass pass);
 // zero gradients.
 struct Problem {
   Tensor q;  // [batch, seqlen_q, num_heads, head_dim]; varlen: [total_q, num_heads, head_dim]
-  Tensor k;  // [batch, seqlen_k, num_heads_kv, head_dim]; varlen: [total_k, num_heads_kv, head_dim];
-             // paged: [num_pages, page_size, num_heads_kv, head_dim]
+  Tensor k;  // [batch, seqlen_k, num_heads_kv, head_dim]; varlen: [total_k, num_heads_kv,
+             // head_dim]; paged: [num_pages, page_size, num_heads_kv, head_dim]
   Tensor v;  // as k, with head_dim_v
 
   // Varlen: sequence b owns rows [cu_seqlens[b], cu_seqlens[b + 1]). Both or neither.
@@ -92,9 +92,9 @@ struct ForwardOutput {
 };
 
 struct BackwardInput {
-  Tensor o, lse, dout;       // o and lse as Forward gave them; dout as o
-  Tensor dlse;               // optional, shaped like lse: the gradient that arrives at lse
-  Tensor row_max, row_sum;   // V1 only, optional; absent: m = lse, l = 1, which is the same P
+  Tensor o, lse, dout;      // o and lse as Forward gave them; dout as o
+  Tensor dlse;              // optional, shaped like lse: the gradient that arrives at lse
+  Tensor row_max, row_sum;  // V1 only, optional; absent: m = lse, l = 1, which is the same P
 };
 
 struct Gradients {

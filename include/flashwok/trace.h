@@ -17,8 +17,27 @@ enum class EventKind : std::uint8_t {
 
 // Which tensor an event touches. For a product: the tensor that it adds to.
 enum class Role : std::uint8_t {
-  kQ, kK, kV, kO, kS, kP, kLse, kRowMax, kRowSum,
-  kDO, kDQ, kDK, kDV, kDP, kDS, kD, kBias, kMask, kDBias, kPartial, kDLse,
+  kQ,
+  kK,
+  kV,
+  kO,
+  kS,
+  kP,
+  kLse,
+  kRowMax,
+  kRowSum,
+  kDO,
+  kDQ,
+  kDK,
+  kDV,
+  kDP,
+  kDS,
+  kD,
+  kBias,
+  kMask,
+  kDBias,
+  kPartial,
+  kDLse,
 };
 
 const char* Name(EventKind kind);
@@ -34,8 +53,8 @@ struct Event {
   Role role = Role::kQ;
   std::uint8_t stage = 0;  // which buffer of a multi-stage pipeline
   std::uint8_t masked = 0;
-  std::int32_t track = 0;   // the worker
-  std::int32_t head = 0;    // batch * num_heads + head (of Q)
+  std::int32_t track = 0;  // the worker
+  std::int32_t head = 0;   // batch * num_heads + head (of Q)
   std::int32_t q_tile = -1;
   std::int32_t k_tile = -1;
 };

@@ -15,7 +15,8 @@ struct NarrowFloat {
   static constexpr int kBias = (1 << (kExponent - 1)) - 1;
   static constexpr std::uint32_t kMagnitude = (1u << (kExponent + kMantissa)) - 1;
   static constexpr std::uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;
-  static constexpr std::uint32_t kNaN = kFiniteOnly ? kMagnitude : kInfinity | (1u << (kMantissa - 1));
+  static constexpr std::uint32_t kNaN =
+      kFiniteOnly ? kMagnitude : kInfinity | (1u << (kMantissa - 1));
   static constexpr std::uint32_t kLargest = kFiniteOnly ? kMagnitude - 1 : kInfinity - 1;
 
   static constexpr float ToFloat(std::uint32_t bits) {
@@ -96,8 +97,7 @@ inline float LoadAsFloat(const void* base, DType dtype, std::int64_t index) {
     case DType::kFloat8E4M3: return E4M3ToFloat(static_cast<const std::uint8_t*>(base)[index]);
     case DType::kFloat8E5M2: return E5M2ToFloat(static_cast<const std::uint8_t*>(base)[index]);
     case DType::kBool: return static_cast<const std::uint8_t*>(base)[index] != 0 ? 1.0f : 0.0f;
-    case DType::kInt32:
-      return static_cast<float>(static_cast<const std::int32_t*>(base)[index]);
+    case DType::kInt32: return static_cast<float>(static_cast<const std::int32_t*>(base)[index]);
   }
   return 0.0f;
 }

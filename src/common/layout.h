@@ -105,8 +105,7 @@ class Layout {
     v = RowView::Make(problem.v);
     bias = ScoreView::Make(problem.bias);
     mask = ScoreView::Make(problem.mask);
-    softmax_scale =
-        problem.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
+    softmax_scale = problem.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
     softcap = problem.softcap;
     if (problem.dropout_p > 0.0) {
       dropout = Dropout::Make(problem.dropout_p, problem.dropout_seed, problem.dropout_offset);
@@ -123,8 +122,7 @@ class Layout {
   Sequence At(std::int64_t b) const {
     Sequence sequence;
     sequence.seqlen_q = total_q;
-    sequence.seqlen_k =
-        page_size > 0 ? page_size * problem_.page_table.shape[1] : total_k;
+    sequence.seqlen_k = page_size > 0 ? page_size * problem_.page_table.shape[1] : total_k;
     if (problem_.cu_seqlens_q.data != nullptr) {
       sequence.q_begin = Int(problem_.cu_seqlens_q, b);
       sequence.seqlen_q = Int(problem_.cu_seqlens_q, b + 1) - sequence.q_begin;
@@ -134,15 +132,14 @@ class Layout {
     if (problem_.seqused_k.data != nullptr) {
       sequence.seqlen_k = std::min<std::int64_t>(sequence.seqlen_k, Int(problem_.seqused_k, b));
     }
-    sequence.mask = IntervalMask::Make(problem_.causal, problem_.window_left,
-                                       problem_.window_right, sequence.seqlen_q,
-                                       sequence.seqlen_k);
+    sequence.mask = IntervalMask::Make(problem_.causal, problem_.window_left, problem_.window_right,
+                                       sequence.seqlen_q, sequence.seqlen_k);
     return sequence;
   }
 
   // Where key j of a sequence lies, in K or V.
-  const char* KeyRow(const RowView& view, std::int64_t b, const Sequence& sequence,
-                     std::int64_t j, std::int64_t head_kv) const {
+  const char* KeyRow(const RowView& view, std::int64_t b, const Sequence& sequence, std::int64_t j,
+                     std::int64_t head_kv) const {
     if (page_size == 0) return view.Row(b, sequence.k_begin + j, head_kv);
     const Tensor& table = problem_.page_table;
     const std::int64_t page = static_cast<const std::int32_t*>(
@@ -153,9 +150,8 @@ class Layout {
   float AlibiSlope(std::int64_t b, std::int64_t h) const {
     const Tensor& slopes = problem_.alibi_slopes;
     if (!slopes.present()) return 0.0f;
-    const std::int64_t offset = slopes.rank == 1
-                                    ? h * slopes.strides[0]
-                                    : b * slopes.strides[0] + h * slopes.strides[1];
+    const std::int64_t offset =
+        slopes.rank == 1 ? h * slopes.strides[0] : b * slopes.strides[0] + h * slopes.strides[1];
     return static_cast<const float*>(slopes.data)[offset];
   }
   // What a float8 score or value must be multiplied by.

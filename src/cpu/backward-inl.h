@@ -74,13 +74,13 @@ class BackwardVerbs {
     };
     const std::int64_t end = RoundUp(keys.padded, 4);
     {
-      const auto span = tracer_.Load(
-          Role::kK, keys.cols * layout_.head_dim * ItemSize(layout_.k.dtype), place);
+      const auto span =
+          tracer_.Load(Role::kK, keys.cols * layout_.head_dim * ItemSize(layout_.k.dtype), place);
       LoadTileTransposed(k, layout_.k.dtype, 0, end, keys.cols, layout_.head_dim, top_.KT);
       LoadTile(k, layout_.k.dtype, 0, keys.padded, keys.cols, layout_.head_dim, 1.0f, top_.K);
     }
-    const auto span = tracer_.Load(
-        Role::kV, keys.cols * layout_.head_dim_v * ItemSize(layout_.v.dtype), place);
+    const auto span =
+        tracer_.Load(Role::kV, keys.cols * layout_.head_dim_v * ItemSize(layout_.v.dtype), place);
     LoadTileTransposed(v, layout_.v.dtype, 0, end, keys.cols, layout_.head_dim_v, top_.VT);
   }
 
@@ -148,8 +148,8 @@ class BackwardVerbs {
 
   // dS = P * (dP - D), through dropout; a hidden score has none, whatever stands behind it.
   void ScoreGradient(const QTile& tile, const KeyTile& keys, const QStage& stage) const {
-    const auto span = tracer_.Work(EventKind::kSoftmax, Role::kDS,
-                                   ForwardVerbs::Place(tile, keys.index));
+    const auto span =
+        tracer_.Work(EventKind::kSoftmax, Role::kDS, ForwardVerbs::Place(tile, keys.index));
     if (layout_.dropout.active()) {
       DropRows(layout_, tile, keys.begin, keys.padded, 0, tile.rows, top_.dP);
     }
@@ -187,12 +187,11 @@ class BackwardVerbs {
   void ValueGradient(const QTile& tile, const KeyTile& keys, const QStage& stage,
                      bool clean) const {
     const auto span = Product(Role::kDV, tile, keys, layout_.head_dim_v);
-    Accumulate<Transpose::kYes>(clean, keys.cols, layout_.head_dim_v, tile.rows, top_.S,
-                                stage.dO, top_.dV);
+    Accumulate<Transpose::kYes>(clean, keys.cols, layout_.head_dim_v, tile.rows, top_.S, stage.dO,
+                                top_.dV);
   }
   // dK += dS^T Q.
-  void KeyGradient(const QTile& tile, const KeyTile& keys, const QStage& stage,
-                   bool clean) const {
+  void KeyGradient(const QTile& tile, const KeyTile& keys, const QStage& stage, bool clean) const {
     const auto span = Product(Role::kDK, tile, keys, layout_.head_dim);
     Accumulate<Transpose::kYes>(clean, keys.cols, layout_.head_dim, tile.rows, top_.dP, stage.Q,
                                 top_.dK);
@@ -212,9 +211,7 @@ class BackwardVerbs {
   void AddToDQ(const QTile& tile, const KeyTile& keys, const DQAccumulator& sum) const {
     const auto place = ForwardVerbs::Place(tile, keys.index);
     const std::int64_t bytes = tile.rows * layout_.head_dim * 4;
-    {
-      const auto span = tracer_.Load(Role::kDQ, bytes, place);
-    }
+    { const auto span = tracer_.Load(Role::kDQ, bytes, place); }
     const auto span = tracer_.Store(Role::kDQ, bytes, place);
     const F32 d;
     const float scale = static_cast<float>(layout_.softmax_scale);

@@ -1,5 +1,5 @@
-// What the backward kernels keep: the worktop of a worker, D of every row, the accumulator of dQ and
-// the turns in which KV tiles add to it.
+// What the backward kernels keep: the worktop of a worker, D of every row, the accumulator of dQ
+// and the turns in which KV tiles add to it.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@ namespace flashwok::cpu {
 // A Q tile with what the backward pass needs beside it.
 struct QStage {
   QStage(Arena& arena, int rows)
-      : Q(arena.Tile(rows)),              // [kTileQ, head_dim]
-        dO(arena.Tile(rows)),             // [kTileQ, head_dim_v]
+      : Q(arena.Tile(rows)),               // [kTileQ, head_dim]
+        dO(arena.Tile(rows)),              // [kTileQ, head_dim_v]
         row_max(arena.Take<float>(rows)),  // lse, or V1's m; units of log2
         row_sum(arena.Take<float>(rows)),  // 1, or V1's l
         D(arena.Take<float>(rows)) {}
@@ -61,8 +61,8 @@ struct BackwardScratch {
 };
 
 // Where dQ is summed, and in which order: the KV tiles that visit a Q tile add to it one after the
-// other, so that the bits do not depend on the workers. Workers take KV tiles in ascending order, so
-// each waits at most for one that is under way.
+// other, so that the bits do not depend on the workers. Workers take KV tiles in ascending order,
+// so each waits at most for one that is under way.
 class DQAccumulator {
  public:
   DQAccumulator(const Layout& layout, const Launch& launch, const BackwardScratch& scratch,

@@ -1,6 +1,6 @@
-// The gradient of the bias, dS summed over the axes that the bias broadcasts: a pass of its own over
-// the tiles of the bias, which computes their dS again and needs neither locks nor memory for it.
-// Per-target guard.
+// The gradient of the bias, dS summed over the axes that the bias broadcasts: a pass of its own
+// over the tiles of the bias, which computes their dS again and needs neither locks nor memory for
+// it. Per-target guard.
 #if defined(FLASHWOK_CPU_BACKWARD_BIAS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHWOK_CPU_BACKWARD_BIAS_INL_H_
 #undef FLASHWOK_CPU_BACKWARD_BIAS_INL_H_
@@ -17,19 +17,14 @@ namespace flashwok::cpu::HWY_NAMESPACE {
 // One strip of keys of one (batch, head) of the bias.
 class BiasStrip {
  public:
-  BiasStrip(const BackwardCall& call, const Tensor& dbias,
-            const Tracer& tracer, const BackwardWorktop& top)
-      : call_(call),
-        dbias_(dbias),
-        view_(ScoreView::Make(dbias)),
-        tracer_(tracer),
-        top_(top) {}
+  BiasStrip(const BackwardCall& call, const Tensor& dbias, const Tracer& tracer,
+            const BackwardWorktop& top)
+      : call_(call), dbias_(dbias), view_(ScoreView::Make(dbias)), tracer_(tracer), top_(top) {}
 
   void Run(std::int64_t bias_batch, std::int64_t bias_head, std::int64_t k_tile) const {
     const Layout& layout = call_.layout;
     const std::int64_t begin = k_tile * call_.launch.tile_kv;
-    const std::int64_t cols =
-        std::min<std::int64_t>(call_.launch.tile_kv, dbias_.shape[3] - begin);
+    const std::int64_t cols = std::min<std::int64_t>(call_.launch.tile_kv, dbias_.shape[3] - begin);
     for (std::int64_t i = 0; i < dbias_.shape[2]; ++i) {
       std::fill_n(Row(bias_batch, bias_head, i, begin), cols, 0.0f);
     }
@@ -53,9 +48,8 @@ class BiasStrip {
 
   void AddTile(const QTile& tile, std::int64_t k_tile) const {
     if (tile.rows == 0) return;
-    const TileRange range =
-        VisitedTiles(tile.sequence.mask, tile.row_begin, tile.row_begin + tile.rows,
-                     call_.launch.tile_kv);
+    const TileRange range = VisitedTiles(tile.sequence.mask, tile.row_begin,
+                                         tile.row_begin + tile.rows, call_.launch.tile_kv);
     if (!range.Contains(k_tile)) return;
     const BackwardVerbs verbs(call_, tracer_, top_);
     const QStage& stage = top_.stages[0];

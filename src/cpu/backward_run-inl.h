@@ -106,8 +106,8 @@ HWY_INLINE void FinishDQ(const BackwardCall& call, const DQAccumulator& dq) {
     tracer.Load(Role::kDQ, width * 4, place);
     tracer.Store(Role::kDQ, width * ItemSize(dq.output().dtype), place);
     for (std::int64_t r = 0; r < tile.rows; ++r) {
-      char* out = dq.output().Row(tile.batch, tile.sequence.q_begin + tile.row_begin + r,
-                                  tile.head);
+      char* out =
+          dq.output().Row(tile.batch, tile.sequence.q_begin + tile.row_begin + r, tile.head);
       for (std::int64_t c = 0; c < layout.head_dim; ++c) {
         StoreFromFloat(out, dq.output().dtype, c, dq.Row(tile, r)[c]);
       }
@@ -148,47 +148,66 @@ HWY_INLINE QTile HeadOf(const Layout& layout, std::int64_t batch, std::int64_t h
   return tile;
 }
 
-// One KV tile: K and V in, all visits, dK and dV out.
-template <typename Body>
-void RunKeyTile(const BackwardCall& call, const Gradients& gradients, const Tracer& tracer,
-                const BackwardWorktop& top, std::int64_t batch, std::int64_t head_kv,
-                std::int64_t k_tile, const Body& body) {
-  const QTile head = HeadOf(call.layout, batch, head_kv);
-  if (k_tile * call.launch.tile_kv >= head.sequence.seqlen_k) return;
-  const KeyTile keys = MakeKeyTile(head.sequence, k_tile, call.launch.tile_kv);
-  const BackwardVerbs verbs(call, tracer, top);
-  const Visits visits(call.layout, call.launch, batch, head_kv, k_tile, tracer);
-  verbs.ZeroGradients(keys);
-  if (visits.begin() != visits.end()) {
-    verbs.LoadKV(head, keys);
-    body(verbs, top, keys, visits);
+// A backward call: what comes before the kernel's own passes, what they share, and what comes
+// after.
+class BackwardJob {
+ public:
+  // with_D: the kernel reads D beside its tiles instead of computing it there.
+  BackwardJob(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
+              const Launch& launch, bool with_D)
+      : layout(problem),
+        arena(launch.workspace),
+        scratch(arena, layout, launch),
+        call(layout, input, launch),
+        dq(layout, launch, scratch, gradients.dq),
+        gradients_(gradients) {
+    Prepare(call, scratch, dq, with_D);
+    ZeroUnusedKeys(layout, gradients);
   }
-  verbs.StoreGradients(head, keys, RowView::Make(gradients.dk), RowView::Make(gradients.dv));
-}
+  void Finish() const {
+    FinishDQ(call, dq);
+    BiasGradient(call, scratch, gradients_);
+  }
 
-// Workers over batch x heads of K and V x KV tiles.
-template <typename Kernel>
-void RunKeyTiles(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
-                 const Launch& launch) {
-  const Layout layout(problem);
-  Arena arena(launch.workspace);
-  const BackwardScratch scratch(arena, layout, launch);
-  const BackwardCall call(layout, input, launch);
-  const DQAccumulator dq(layout, launch, scratch, gradients.dq);
-  Prepare(call, scratch, dq, true);
-  ZeroUnusedKeys(layout, gradients);
-  const std::int64_t k_tiles = CeilDiv(layout.max_seqlen_k, launch.tile_kv);
-  ParallelFor(launch.num_threads, layout.batch * layout.num_heads_kv * k_tiles,
-              [&](int worker, std::int64_t index) {
-                const std::int64_t head = index / k_tiles;
-                const Tracer tracer(launch.observer, worker, call.start);
-                RunKeyTile(call, gradients, tracer, scratch.tops[worker],
-                           head / layout.num_heads_kv, head % layout.num_heads_kv,
-                           index % k_tiles, Kernel{call, scratch, dq});
-              });
-  FinishDQ(call, dq);
-  BiasGradient(call, scratch, gradients);
-}
+  std::int64_t heads_kv() const { return layout.batch * layout.num_heads_kv; }
+  std::int64_t key_tiles() const { return CeilDiv(layout.max_seqlen_k, call.launch.tile_kv); }
+
+  // One KV tile of head number `head` of K and V: both in, all visits, dK and dV out.
+  template <typename Body>
+  void RunKeyTile(int worker, std::int64_t head, std::int64_t k_tile, const Body& body) const {
+    const QTile place = HeadOf(layout, head / layout.num_heads_kv, head % layout.num_heads_kv);
+    if (k_tile * call.launch.tile_kv >= place.sequence.seqlen_k) return;
+    const Tracer tracer(call.launch.observer, worker, call.start);
+    const BackwardWorktop& top = scratch.tops[worker];
+    const KeyTile keys = MakeKeyTile(place.sequence, k_tile, call.launch.tile_kv);
+    const BackwardVerbs verbs(call, tracer, top);
+    const Visits visits(layout, call.launch, place.batch, place.head_kv, k_tile, tracer);
+    verbs.ZeroGradients(keys);
+    if (visits.begin() != visits.end()) {
+      verbs.LoadKV(place, keys);
+      body(verbs, top, keys, visits);
+    }
+    verbs.StoreGradients(place, keys, RowView::Make(gradients_.dk), RowView::Make(gradients_.dv));
+  }
+
+  // Workers over batch x heads of K and V x KV tiles.
+  template <typename Body>
+  void ForKeyTiles(const Body& body) const {
+    ParallelFor(call.launch.num_threads, heads_kv() * key_tiles(),
+                [&](int worker, std::int64_t index) {
+                  RunKeyTile(worker, index / key_tiles(), index % key_tiles(), body);
+                });
+  }
+
+  const Layout layout;
+  Arena arena;  // still growing in a kernel that takes more
+  const BackwardScratch scratch;
+  const BackwardCall call;
+  const DQAccumulator dq;
+
+ private:
+  const Gradients& gradients_;
+};
 
 }  // namespace flashwok::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

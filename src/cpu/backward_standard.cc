@@ -1,6 +1,6 @@
 // Standard attention, backward: S, P, dP and dS of every head pass through slow memory.
-//   S = Q K^T;  P = softmax(S);  dP = dO V^T;  dS = P * (dP - D);  then dV = P^T dO, dK = dS^T Q and
-//   dQ = dS K.
+//   S = Q K^T;  P = softmax(S);  dP = dO V^T;  dS = P * (dP - D);  then dV = P^T dO, dK = dS^T Q
+//   and dQ = dS K.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/backward_standard.cc"
 #include <hwy/foreach_target.h>
@@ -108,36 +108,22 @@ struct KeyTileStandard {
 
 void BackwardStandard(const Problem& problem, const BackwardInput& input,
                       const Gradients& gradients, const Launch& launch) {
-  const Layout layout(problem);
-  Arena arena(launch.workspace);
-  const BackwardScratch scratch(arena, layout, launch);
-  const StandardScratch matrices(arena, layout, launch, 4);
-  const BackwardCall call(layout, input, launch);
-  const DQAccumulator dq(layout, launch, scratch, gradients.dq);
-  Prepare(call, scratch, dq, true);
-  ZeroUnusedKeys(layout, gradients);
-  const QTiles tiles(layout, launch.tile_q);
+  BackwardJob job(problem, input, gradients, launch, true);
+  const StandardScratch matrices(job.arena, job.layout, launch, 4);
+  const QTiles tiles(job.layout, launch.tile_q);
   ParallelFor(launch.num_threads, tiles.count(), [&](int worker, std::int64_t index) {
     const QTile tile = tiles.At(index);
     if (tile.rows == 0) return;
-    const Tracer tracer(launch.observer, worker, call.start);
-    const BackwardVerbs verbs(call, tracer, scratch.tops[worker]);
+    const Tracer tracer(launch.observer, worker, job.call.start);
+    const BackwardWorktop& top = job.scratch.tops[worker];
+    const BackwardVerbs verbs(job.call, tracer, top);
     const ScoreMatrices scores(matrices, tracer);
-    const float* D = scratch.D + tile.batch_head * scratch.rows + tile.row_begin;
-    ScorePasses(call, verbs, scratch.tops[worker], scores, D, tile);
-    QueryPass(call, verbs, scratch.tops[worker], scores, dq, tile);
+    const float* D = job.scratch.D + tile.batch_head * job.scratch.rows + tile.row_begin;
+    ScorePasses(job.call, verbs, top, scores, D, tile);
+    QueryPass(job.call, verbs, top, scores, job.dq, tile);
   });
-  const std::int64_t k_tiles = CeilDiv(layout.max_seqlen_k, launch.tile_kv);
-  ParallelFor(launch.num_threads, layout.batch * layout.num_heads_kv * k_tiles,
-              [&](int worker, std::int64_t index) {
-                const std::int64_t head = index / k_tiles;
-                const Tracer tracer(launch.observer, worker, call.start);
-                RunKeyTile(call, gradients, tracer, scratch.tops[worker],
-                           head / layout.num_heads_kv, head % layout.num_heads_kv,
-                           index % k_tiles, KeyTileStandard{matrices});
-              });
-  FinishDQ(call, dq);
-  BiasGradient(call, scratch, gradients);
+  job.ForKeyTiles(KeyTileStandard{matrices});
+  job.Finish();
 }
 
 }  // namespace flashwok::cpu::HWY_NAMESPACE

@@ -52,14 +52,14 @@ struct KeyTileV1 {
       LoadRowState(call, verbs, tile, keys, stage);
       ComputeD(call, verbs.tracer(), tile, keys, stage);
       const bool clean = verbs.Clean(tile, keys, stage, masked);
-      verbs.ScoreProduct(tile, keys, stage);              // S = Q K^T
-      verbs.Probabilities(tile, keys, stage, masked);     // P = exp(S - m) / l
-      verbs.OutputGradientProduct(tile, keys, stage);     // dP = dO V^T
-      verbs.ScoreGradient(tile, keys, stage);             // dS = P * (dP - D)
+      verbs.ScoreProduct(tile, keys, stage);           // S = Q K^T
+      verbs.Probabilities(tile, keys, stage, masked);  // P = exp(S - m) / l
+      verbs.OutputGradientProduct(tile, keys, stage);  // dP = dO V^T
+      verbs.ScoreGradient(tile, keys, stage);          // dS = P * (dP - D)
       verbs.SoftcapGradient(tile, keys);
-      verbs.ValueGradient(tile, keys, stage, clean);      // dV += P^T dO
-      verbs.KeyGradient(tile, keys, stage, clean);        // dK += dS^T Q
-      verbs.QueryGradient(tile, keys, clean);             // dQ += dS K
+      verbs.ValueGradient(tile, keys, stage, clean);  // dV += P^T dO
+      verbs.KeyGradient(tile, keys, stage, clean);    // dK += dS^T Q
+      verbs.QueryGradient(tile, keys, clean);         // dQ += dS K
       verbs.AddToDQ(tile, keys, dq);
     }
   }
@@ -67,25 +67,13 @@ struct KeyTileV1 {
 
 void BackwardV1(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
                 const Launch& launch) {
-  const Layout layout(problem);
-  Arena arena(launch.workspace);
-  const BackwardScratch scratch(arena, layout, launch);
-  const BackwardCall call(layout, input, launch);
-  const DQAccumulator dq(layout, launch, scratch, gradients.dq);
-  Prepare(call, scratch, dq, false);
-  ZeroUnusedKeys(layout, gradients);
-  const std::int64_t k_tiles = CeilDiv(layout.max_seqlen_k, launch.tile_kv);
-  ParallelFor(launch.num_threads, layout.batch * layout.num_heads_kv,
-              [&](int worker, std::int64_t head) {
-                const Tracer tracer(launch.observer, worker, call.start);
-                for (std::int64_t j = 0; j < k_tiles; ++j) {
-                  RunKeyTile(call, gradients, tracer, scratch.tops[worker],
-                             head / layout.num_heads_kv, head % layout.num_heads_kv, j,
-                             KeyTileV1{call, dq});
-                }
-              });
-  FinishDQ(call, dq);
-  BiasGradient(call, scratch, gradients);
+  const BackwardJob job(problem, input, gradients, launch, false);
+  ParallelFor(launch.num_threads, job.heads_kv(), [&](int worker, std::int64_t head) {
+    for (std::int64_t j = 0; j < job.key_tiles(); ++j) {
+      job.RunKeyTile(worker, head, j, KeyTileV1{job.call, job.dq});
+    }
+  });
+  job.Finish();
 }
 
 }  // namespace flashwok::cpu::HWY_NAMESPACE

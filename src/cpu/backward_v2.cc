@@ -13,7 +13,6 @@ HWY_BEFORE_NAMESPACE();
 namespace flashwok::cpu::HWY_NAMESPACE {
 
 struct KeyTileV2 {
-  const BackwardCall& call;
   const BackwardScratch& scratch;
   const DQAccumulator& dq;
 
@@ -26,14 +25,14 @@ struct KeyTileV2 {
       verbs.LoadLse(tile, keys, stage);
       LoadD(scratch, verbs.tracer(), tile, keys, stage);
       const bool clean = verbs.Clean(tile, keys, stage, masked);
-      verbs.ScoreProduct(tile, keys, stage);              // S = Q K^T
-      verbs.Probabilities(tile, keys, stage, masked);     // P = exp(S - lse)
-      verbs.OutputGradientProduct(tile, keys, stage);     // dP = dO V^T
-      verbs.ScoreGradient(tile, keys, stage);             // dS = P * (dP - D)
+      verbs.ScoreProduct(tile, keys, stage);           // S = Q K^T
+      verbs.Probabilities(tile, keys, stage, masked);  // P = exp(S - lse)
+      verbs.OutputGradientProduct(tile, keys, stage);  // dP = dO V^T
+      verbs.ScoreGradient(tile, keys, stage);          // dS = P * (dP - D)
       verbs.SoftcapGradient(tile, keys);
-      verbs.ValueGradient(tile, keys, stage, clean);      // dV += P^T dO
-      verbs.KeyGradient(tile, keys, stage, clean);        // dK += dS^T Q
-      verbs.QueryGradient(tile, keys, clean);             // dQ += dS K
+      verbs.ValueGradient(tile, keys, stage, clean);  // dV += P^T dO
+      verbs.KeyGradient(tile, keys, stage, clean);    // dK += dS^T Q
+      verbs.QueryGradient(tile, keys, clean);         // dQ += dS K
       visits.InTurn(dq, tile, [&] { verbs.AddToDQ(tile, keys, dq); });
     }
   }
@@ -41,7 +40,9 @@ struct KeyTileV2 {
 
 void BackwardV2(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
                 const Launch& launch) {
-  RunKeyTiles<KeyTileV2>(problem, input, gradients, launch);
+  const BackwardJob job(problem, input, gradients, launch, true);
+  job.ForKeyTiles(KeyTileV2{job.scratch, job.dq});
+  job.Finish();
 }
 
 }  // namespace flashwok::cpu::HWY_NAMESPACE

@@ -1,5 +1,6 @@
 // Flash Attention V3, backward. Against V2:
-//   - an assembly line of two stages: while one Q tile is computed with, the next Q and dO are fetched
+//   - an assembly line of two stages: while one Q tile is computed with, the next Q and dO are
+//   fetched
 //     in small steps between the five products.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/backward_v3.cc"
@@ -47,7 +48,6 @@ class QProducer {
 };
 
 struct KeyTileV3 {
-  const BackwardCall& call;
   const BackwardScratch& scratch;
   const DQAccumulator& dq;
 
@@ -64,18 +64,18 @@ struct KeyTileV3 {
       const bool last = visit + 1 == visits.end();
       producer.Begin(last ? nullptr : &*(visit + 1), &top.stages[1 - now]);
       const bool clean = verbs.Clean(tile, keys, stage, masked);
-      verbs.ScoreProduct(tile, keys, stage);              // S = Q K^T
+      verbs.ScoreProduct(tile, keys, stage);  // S = Q K^T
       producer.Step();
-      verbs.Probabilities(tile, keys, stage, masked);     // P = exp(S - lse)
-      verbs.OutputGradientProduct(tile, keys, stage);     // dP = dO V^T
+      verbs.Probabilities(tile, keys, stage, masked);  // P = exp(S - lse)
+      verbs.OutputGradientProduct(tile, keys, stage);  // dP = dO V^T
       producer.Step();
-      verbs.ScoreGradient(tile, keys, stage);             // dS = P * (dP - D)
+      verbs.ScoreGradient(tile, keys, stage);  // dS = P * (dP - D)
       verbs.SoftcapGradient(tile, keys);
-      verbs.ValueGradient(tile, keys, stage, clean);      // dV += P^T dO
+      verbs.ValueGradient(tile, keys, stage, clean);  // dV += P^T dO
       producer.Step();
-      verbs.KeyGradient(tile, keys, stage, clean);        // dK += dS^T Q
+      verbs.KeyGradient(tile, keys, stage, clean);  // dK += dS^T Q
       producer.Step();
-      verbs.QueryGradient(tile, keys, clean);             // dQ += dS K
+      verbs.QueryGradient(tile, keys, clean);  // dQ += dS K
       visits.InTurn(dq, tile, [&] { verbs.AddToDQ(tile, keys, dq); });
     }
   }
@@ -83,7 +83,9 @@ struct KeyTileV3 {
 
 void BackwardV3(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
                 const Launch& launch) {
-  RunKeyTiles<KeyTileV3>(problem, input, gradients, launch);
+  const BackwardJob job(problem, input, gradients, launch, true);
+  job.ForKeyTiles(KeyTileV3{job.scratch, job.dq});
+  job.Finish();
 }
 
 }  // namespace flashwok::cpu::HWY_NAMESPACE

@@ -56,27 +56,27 @@ class ForwardVerbs {
   }
 
   void LoadK(const QTile& tile, const KeyTile& keys) const {
-    const auto span = tracer_.Load(
-        Role::kK, keys.cols * layout_.head_dim * ItemSize(layout_.k.dtype),
-        Place(tile, keys.index));
+    const auto span =
+        tracer_.Load(Role::kK, keys.cols * layout_.head_dim * ItemSize(layout_.k.dtype),
+                     Place(tile, keys.index));
     LoadKeyColumns(tile, keys, 0, RoundUp(keys.padded, 4), top_.KT);
   }
   void LoadV(const QTile& tile, const KeyTile& keys) const {
-    const auto span = tracer_.Load(
-        Role::kV, keys.cols * layout_.head_dim_v * ItemSize(layout_.v.dtype),
-        Place(tile, keys.index));
+    const auto span =
+        tracer_.Load(Role::kV, keys.cols * layout_.head_dim_v * ItemSize(layout_.v.dtype),
+                     Place(tile, keys.index));
     LoadValueRows(tile, keys, 0, keys.padded, top_.V);
   }
   // Parts of a tile, for a producer that works in small steps.
-  void LoadKeyColumns(const QTile& tile, const KeyTile& keys, std::int64_t begin,
-                      std::int64_t end, float* target) const {
+  void LoadKeyColumns(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t end,
+                      float* target) const {
     const auto source = [&](std::int64_t r) {
       return layout_.KeyRow(layout_.k, tile.batch, tile.sequence, keys.begin + r, tile.head_kv);
     };
     LoadTileTransposed(source, layout_.k.dtype, begin, end, keys.cols, layout_.head_dim, target);
   }
-  void LoadValueRows(const QTile& tile, const KeyTile& keys, std::int64_t begin,
-                     std::int64_t end, float* target) const {
+  void LoadValueRows(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t end,
+                     float* target) const {
     const auto source = [&](std::int64_t r) {
       return layout_.KeyRow(layout_.v, tile.batch, tile.sequence, keys.begin + r, tile.head_kv);
     };
@@ -84,10 +84,10 @@ class ForwardVerbs {
   }
 
   // S = Q K^T for rows [begin, begin + rows) of the Q tile.
-  void ScoreProduct(const QTile& tile, const KeyTile& keys, std::int64_t begin,
-                    std::int64_t rows, const float* KT) const {
-    const auto span = tracer_.Product(
-        Role::kS, 2 * rows * keys.cols * layout_.head_dim, Place(tile, keys.index));
+  void ScoreProduct(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t rows,
+                    const float* KT) const {
+    const auto span =
+        tracer_.Product(Role::kS, 2 * rows * keys.cols * layout_.head_dim, Place(tile, keys.index));
     Gemm<Add::kNo>(rows, keys.padded, layout_.head_dim, top_.Q + begin * kTileLd, KT,
                    top_.S + begin * kTileLd);
   }
@@ -103,8 +103,7 @@ class ForwardVerbs {
   // m, P, l, alpha.
   void Softmax(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t rows,
                const RowState& state, bool masked) const {
-    const auto span =
-        tracer_.Work(EventKind::kSoftmax, Role::kP, Place(tile, keys.index), masked);
+    const auto span = tracer_.Work(EventKind::kSoftmax, Role::kP, Place(tile, keys.index), masked);
     const RowState part{state.row_max + begin, state.row_sum + begin, state.alpha + begin};
     OnlineSoftmax(top_.S + begin * kTileLd, rows, keys.padded, part);
     if (layout_.dropout.active()) {
@@ -119,10 +118,10 @@ class ForwardVerbs {
   }
 
   // O += P V.
-  void ValueProduct(const QTile& tile, const KeyTile& keys, std::int64_t begin,
-                    std::int64_t rows, const float* V, bool masked, float* O) const {
-    const auto span = tracer_.Product(
-        Role::kO, 2 * rows * keys.cols * layout_.head_dim_v, Place(tile, keys.index));
+  void ValueProduct(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t rows,
+                    const float* V, bool masked, float* O) const {
+    const auto span = tracer_.Product(Role::kO, 2 * rows * keys.cols * layout_.head_dim_v,
+                                      Place(tile, keys.index));
     const float* P = top_.S + begin * kTileLd;
     if (masked && !AllFinite(V, keys.padded, RoundUp(layout_.head_dim_v, kLanes))) {
       GemmSkippingZeros(rows, layout_.head_dim_v, keys.padded, P, V, O + begin * kTileLd);
@@ -134,18 +133,16 @@ class ForwardVerbs {
   // O / l once, at the end, and the lse.
   void Finalize(const QTile& tile, const RowView& o, const ScalarView& lse, const float* O,
                 const RowState& state) const {
-    {
-      const auto span = tracer_.Work(EventKind::kFinalize, Role::kO, Place(tile, -1));
-    }
+    { const auto span = tracer_.Work(EventKind::kFinalize, Role::kO, Place(tile, -1)); }
     const std::int64_t row0 = tile.sequence.q_begin + tile.row_begin;
     const float descale = layout_.ValueDescale(tile.batch, tile.head_kv);
     {
-      const auto span = tracer_.Store(
-          Role::kO, tile.rows * layout_.head_dim_v * ItemSize(o.dtype), Place(tile, -1));
+      const auto span = tracer_.Store(Role::kO, tile.rows * layout_.head_dim_v * ItemSize(o.dtype),
+                                      Place(tile, -1));
       for (std::int64_t r = 0; r < tile.rows; ++r) {
         const float sum = state.row_sum[r];
-        StoreRow(O + r * kTileLd, layout_.head_dim_v, sum == 0.0f ? 0.0f : descale / sum,
-                 o.dtype, o.Row(tile.batch, row0 + r, tile.head));
+        StoreRow(O + r * kTileLd, layout_.head_dim_v, sum == 0.0f ? 0.0f : descale / sum, o.dtype,
+                 o.Row(tile.batch, row0 + r, tile.head));
       }
     }
     if (!lse) return;

@@ -1,5 +1,5 @@
-// Standard attention: three passes, each over all heads, between which S and P go out to slow memory
-// and come back:  S = Q K^T;  P = softmax(mask(S));  O = P V.
+// Standard attention: three passes, each over all heads, between which S and P go out to slow
+// memory and come back:  S = Q K^T;  P = softmax(mask(S));  O = P V.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward_standard.cc"
 #include <hwy/foreach_target.h>
@@ -46,8 +46,7 @@ class StandardForward {
         const RowState state{&m, &l, &alpha};
         SoftmaxRow(layout_, tile, r, state, P);
         if (!lse) continue;
-        lse.At(tile.batch, tile.head, tile.sequence.q_begin + tile.row_begin + r) =
-            LogSumExp(m, l);
+        lse.At(tile.batch, tile.head, tile.sequence.q_begin + tile.row_begin + r) = LogSumExp(m, l);
       }
     }
     tracer.Store(Role::kP, tile.rows * cols * 4, place);

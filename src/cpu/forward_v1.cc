@@ -17,8 +17,8 @@ namespace flashwok::cpu::HWY_NAMESPACE {
 
 class HeadV1 {
  public:
-  HeadV1(const Layout& layout, const Launch& launch, const Tracer& tracer,
-         const V1Memory& memory, const ForwardWorktop& top)
+  HeadV1(const Layout& layout, const Launch& launch, const Tracer& tracer, const V1Memory& memory,
+         const ForwardWorktop& top)
       : layout_(layout),
         tracer_(tracer),
         memory_(memory),
@@ -63,18 +63,18 @@ class HeadV1 {
   void Step(const QTile& tile, const KeyTile& keys, bool masked) const {
     verbs_.LoadQ(tile);
     LoadState(tile, keys.index);
-    verbs_.ScoreProduct(tile, keys, 0, tile.rows, top_.KT);        // S = Q K^T
+    verbs_.ScoreProduct(tile, keys, 0, tile.rows, top_.KT);  // S = Q K^T
     verbs_.Scores(tile, keys, 0, tile.rows, masked);
     float* old_sum = top_.state_part.row_sum;
     std::copy_n(top_.state.row_sum, tile.rows, old_sum);
     verbs_.Softmax(tile, keys, 0, tile.rows, top_.state, masked);  // m, P, l
     for (std::int64_t r = 0; r < tile.rows; ++r) top_.state.alpha[r] *= old_sum[r];
-    verbs_.RescaleO(tile, keys, 0, tile.rows, top_.O, top_.state.alpha);  // O *= l_old * alpha
+    verbs_.RescaleO(tile, keys, 0, tile.rows, top_.O, top_.state.alpha);    // O *= l_old * alpha
     verbs_.ValueProduct(tile, keys, 0, tile.rows, top_.V, masked, top_.O);  // O += P V
     {
       const auto span =
           tracer_.Work(EventKind::kFinalize, Role::kO, ForwardVerbs::Place(tile, keys.index));
-      for (std::int64_t r = 0; r < tile.rows; ++r) {               // O /= l_new
+      for (std::int64_t r = 0; r < tile.rows; ++r) {  // O /= l_new
         const float sum = top_.state.row_sum[r];
         ScaleRow(top_.O + r * kTileLd, cols_, sum == 0.0f ? 0.0f : 1.0f / sum);
       }
@@ -87,8 +87,7 @@ class HeadV1 {
     {
       const auto span = tracer_.Load(Role::kO, tile.rows * layout_.head_dim_v * 4, place);
       const auto source = [&](std::int64_t r) { return memory_.O(tile, r); };
-      LoadTile(source, DType::kFloat32, 0, tile.rows, tile.rows, layout_.head_dim_v, 1.0f,
-               top_.O);
+      LoadTile(source, DType::kFloat32, 0, tile.rows, tile.rows, layout_.head_dim_v, 1.0f, top_.O);
     }
     {
       const auto span = tracer_.Load(Role::kRowMax, tile.rows * 4, place);
@@ -165,8 +164,7 @@ void ForwardV1(const Problem& problem, const ForwardOutput& output, const Launch
   ParallelFor(launch.num_threads, layout.batch * layout.num_heads,
               [&](int worker, std::int64_t batch_head) {
                 const Tracer tracer(launch.observer, worker, start);
-                HeadV1(layout, launch, tracer, memory, scratch.tops[worker])
-                    .Run(tiles, batch_head);
+                HeadV1(layout, launch, tracer, memory, scratch.tops[worker]).Run(tiles, batch_head);
                 for (std::int64_t t = 0; t < tiles.per_head(); ++t) {
                   const QTile tile = tiles.At(batch_head * tiles.per_head() + t);
                   if (tile.rows > 0) WriteResults(layout, output, tracer, memory, tile);

@@ -1,5 +1,6 @@
 // Flash Attention V2 (Dao 2023, Algorithm 1): Q outer, KV inner. Against V1:
-//   - a worker owns a Q tile, not a head: every worker is busy, and O, m, l never leave its worktop;
+//   - a worker owns a Q tile, not a head: every worker is busy, and O, m, l never leave its
+//   worktop;
 //   - O is divided by l once, at the end; Q is scaled outside the loop; mask and bias belong to the
 //     score stage, and KV tiles that no row sees are skipped;
 //   - when there are fewer Q tiles than workers, these share the keys of a tile (split-KV).
@@ -30,11 +31,11 @@ struct ChunkV2 {
       const bool masked = verbs.Masked(range, j);
       verbs.LoadK(tile, keys);
       verbs.LoadV(tile, keys);
-      verbs.ScoreProduct(tile, keys, 0, tile.rows, top.KT);               // S = Q K^T
-      verbs.Scores(tile, keys, 0, tile.rows, masked);                     // mask, bias
-      verbs.Softmax(tile, keys, 0, tile.rows, state, masked);             // m, P, l
-      verbs.RescaleO(tile, keys, 0, tile.rows, O, state.alpha);           // O *= alpha
-      verbs.ValueProduct(tile, keys, 0, tile.rows, top.V, masked, O);     // O += P V
+      verbs.ScoreProduct(tile, keys, 0, tile.rows, top.KT);            // S = Q K^T
+      verbs.Scores(tile, keys, 0, tile.rows, masked);                  // mask, bias
+      verbs.Softmax(tile, keys, 0, tile.rows, state, masked);          // m, P, l
+      verbs.RescaleO(tile, keys, 0, tile.rows, O, state.alpha);        // O *= alpha
+      verbs.ValueProduct(tile, keys, 0, tile.rows, top.V, masked, O);  // O += P V
     }
   }
 };

@@ -1,5 +1,6 @@
 // Flash Attention V3 (Shah et al. 2024) as a CPU can run it. Against V2:
-//   - an assembly line of two stages: while one pair of K and V tiles is computed with, the next pair
+//   - an assembly line of two stages: while one pair of K and V tiles is computed with, the next
+//   pair
 //     is fetched and packed in small steps between the products, so that the loads overlap them;
 //   - the consumers are blocks of rows of the Q tile; a block that sees no key of a tile passes;
 //   - products of narrow operands with float32 accumulation: float8 is widened on the way in, and
@@ -20,8 +21,8 @@ namespace flashwok::cpu::HWY_NAMESPACE {
 // Fetches one KV tile into a stage, a slice at a time.
 class Producer {
  public:
-  Producer(const ForwardVerbs& verbs, const Layout& layout, const Tracer& tracer,
-           const QTile& tile, std::int64_t steps)
+  Producer(const ForwardVerbs& verbs, const Layout& layout, const Tracer& tracer, const QTile& tile,
+           std::int64_t steps)
       : verbs_(verbs), layout_(layout), tracer_(tracer), tile_(tile), steps_(steps) {}
 
   void Begin(const KeyTile& keys, const StageV3& stage, int stage_index) {
@@ -109,11 +110,11 @@ struct ChunkV3 {
                                         tile.row_begin + row + rows, launch.tile_kv);
     if (!seen.Contains(keys.index)) return;
     masked = masked && verbs.Masked(seen, keys.index);
-    verbs.ScoreProduct(tile, keys, row, rows, stage.KT);             // S = Q K^T
-    verbs.Scores(tile, keys, row, rows, masked);                     // mask, bias
-    verbs.Softmax(tile, keys, row, rows, state, masked);             // m, P, l
-    verbs.RescaleO(tile, keys, row, rows, O, state.alpha);           // O *= alpha
-    verbs.ValueProduct(tile, keys, row, rows, stage.V, masked, O);   // O += P V
+    verbs.ScoreProduct(tile, keys, row, rows, stage.KT);            // S = Q K^T
+    verbs.Scores(tile, keys, row, rows, masked);                    // mask, bias
+    verbs.Softmax(tile, keys, row, rows, state, masked);            // m, P, l
+    verbs.RescaleO(tile, keys, row, rows, O, state.alpha);          // O *= alpha
+    verbs.ValueProduct(tile, keys, row, rows, stage.V, masked, O);  // O += P V
   }
 };
 

@@ -39,7 +39,7 @@ constexpr std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) {
 #define FLASHWOK_UNROLL _Pragma("GCC unroll 32")
 #endif
 
-enum class Add : bool { kNo, kYes };             // C = A B or C += A B
+enum class Add : bool { kNo, kYes };        // C = A B or C += A B
 enum class Transpose : bool { kNo, kYes };  // A as stored, or A stored transposed
 
 template <int kRows, int kVectors, Add kAdd, Transpose kTranspose>
@@ -53,8 +53,7 @@ HWY_INLINE void MicroKernel(std::int64_t depth, const float* HWY_RESTRICT a,
   for (int i = 0; i < kRows; ++i) {
     FLASHWOK_UNROLL
     for (int n = 0; n < kVectors; ++n) {
-      sum[i][n] =
-          kAdd == Add::kYes ? hn::Load(d, c + i * kTileLd + n * kLanes) : hn::Zero(d);
+      sum[i][n] = kAdd == Add::kYes ? hn::Load(d, c + i * kTileLd + n * kLanes) : hn::Zero(d);
     }
   }
   for (std::int64_t k = 0; k < depth; ++k) {
@@ -80,14 +79,13 @@ HWY_INLINE void MicroKernel(std::int64_t depth, const float* HWY_RESTRICT a,
 // All rows of one panel of columns. Each row's sum runs over k in order whatever block it falls
 // into, so its bits do not depend on its neighbours.
 template <int kVectors, Add kAdd, Transpose kTranspose>
-HWY_NOINLINE void GemmPanel(std::int64_t rows, std::int64_t depth, const float* a,
-                            const float* b, float* c) {
+HWY_NOINLINE void GemmPanel(std::int64_t rows, std::int64_t depth, const float* a, const float* b,
+                            float* c) {
   constexpr std::int64_t kRowStep = kTranspose == Transpose::kYes ? 1 : kTileLd;
   constexpr int kSmall = kGemmRows / 3 > 1 ? kGemmRows / 3 : 2;
   std::int64_t i = 0;
   for (; i + kGemmRows <= rows; i += kGemmRows) {
-    MicroKernel<kGemmRows, kVectors, kAdd, kTranspose>(depth, a + i * kRowStep, b,
-                                                       c + i * kTileLd);
+    MicroKernel<kGemmRows, kVectors, kAdd, kTranspose>(depth, a + i * kRowStep, b, c + i * kTileLd);
   }
   for (; i + kSmall <= rows; i += kSmall) {
     MicroKernel<kSmall, kVectors, kAdd, kTranspose>(depth, a + i * kRowStep, b, c + i * kTileLd);
@@ -101,8 +99,8 @@ HWY_NOINLINE void GemmPanel(std::int64_t rows, std::int64_t depth, const float* 
 // Columns are computed up to the next multiple of kLanes: B must be readable there.
 // With Transpose::kYes A is stored [depth, rows].
 template <Add kAdd, Transpose kTranspose = Transpose::kNo>
-void Gemm(std::int64_t rows, std::int64_t cols, std::int64_t depth, const float* a,
-          const float* b, float* c) {
+void Gemm(std::int64_t rows, std::int64_t cols, std::int64_t depth, const float* a, const float* b,
+          float* c) {
   constexpr int kPanel = kGemmVectors * kLanes;
   std::int64_t n = 0;
   for (; n + kPanel <= RoundUp(cols, kLanes); n += kPanel) {
@@ -120,8 +118,7 @@ HWY_NOINLINE void GemmSkippingZeros(std::int64_t rows, std::int64_t cols, std::i
                                     const float* a, const float* b, float* c) {
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t k = 0; k < depth; ++k) {
-      const float factor =
-          kTranspose == Transpose::kYes ? a[k * kTileLd + i] : a[i * kTileLd + k];
+      const float factor = kTranspose == Transpose::kYes ? a[k * kTileLd + i] : a[i * kTileLd + k];
       if (factor == 0.0f) continue;
       for (std::int64_t n = 0; n < cols; ++n) c[i * kTileLd + n] += factor * b[k * kTileLd + n];
     }

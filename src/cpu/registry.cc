@@ -37,8 +37,8 @@ std::span<const Kernel> Registry() { return kKernels; }
 std::vector<KernelInfo> Kernels() {
   std::vector<KernelInfo> kernels;
   for (const cpu::Kernel& kernel : cpu::Registry()) {
-    kernels.push_back({kernel.name, kernel.pass, kernel.algorithm, Device{}, kernel.dtypes, "",
-                       true});
+    kernels.push_back(
+        {kernel.name, kernel.pass, kernel.algorithm, Device{}, kernel.dtypes, "", true});
   }
   return kernels;
 }

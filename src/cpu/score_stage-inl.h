@@ -16,8 +16,7 @@ namespace flashwok::cpu::HWY_NAMESPACE {
 // What Q is multiplied by, so that Q K^T is the score in units of log2, or with softcap the
 // argument of its tanh.
 HWY_INLINE float QueryScale(const Layout& layout, const QTile& tile) {
-  const double scale =
-      layout.softmax_scale * layout.ScoreDescale(tile.batch, tile.head_kv);
+  const double scale = layout.softmax_scale * layout.ScoreDescale(tile.batch, tile.head_kv);
   return static_cast<float>(layout.softcap > 0.0 ? scale / layout.softcap
                                                  : scale * static_cast<double>(kLog2E));
 }

@@ -1,7 +1,7 @@
 // How workers share the Q tiles of V2 and V3. The keys are cut into chunks of a fixed length; each
-// chunk makes a partial result of its own, and these are merged in the order of the keys. One worker
-// may take all chunks of a tile, or several workers a chunk each: the bits are the same. Per-target
-// guard.
+// chunk makes a partial result of its own, and these are merged in the order of the keys. One
+// worker may take all chunks of a tile, or several workers a chunk each: the bits are the same.
+// Per-target guard.
 #if defined(FLASHWOK_CPU_SPLIT_KV_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHWOK_CPU_SPLIT_KV_INL_H_
 #undef FLASHWOK_CPU_SPLIT_KV_INL_H_
@@ -82,8 +82,8 @@ void RunPart(const Layout& layout, const Launch& launch, const Chunk& chunk, con
 
 template <typename Worktop>
 void JoinParts(const Layout& layout, const ForwardOutput& output, const Launch& launch,
-               const Tracer& tracer, const QTile& tile, std::int64_t slot,
-               const Partials& partials, Worktop& top) {
+               const Tracer& tracer, const QTile& tile, std::int64_t slot, const Partials& partials,
+               Worktop& top) {
   const ForwardVerbs verbs(layout, launch, tracer, top);
   const TileRange range = verbs.Range(tile);
   ResetState(top.state, tile.rows);
@@ -116,8 +116,8 @@ void RunSplitKV(const Layout& layout, const ForwardOutput& output, const Launch&
     ParallelFor(launch.num_threads, tiles.count() * chunks, [&](int worker, std::int64_t slot) {
       const QTile tile = tiles.At(slot / chunks);
       if (tile.rows == 0) return;
-      RunPart(layout, launch, chunk, Tracer(launch.observer, worker, start), tile,
-              slot % chunks, slot, scratch.partials, scratch.tops[worker]);
+      RunPart(layout, launch, chunk, Tracer(launch.observer, worker, start), tile, slot % chunks,
+              slot, scratch.partials, scratch.tops[worker]);
     });
   }
   ParallelFor(launch.num_threads, tiles.count(), [&](int worker, std::int64_t index) {

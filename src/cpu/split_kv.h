@@ -36,8 +36,7 @@ template <typename Worktop>
 struct SplitKVScratch {
   SplitKVScratch(Arena& arena, const Layout& layout, const Launch& launch)
       : chunks(launch.split ? MaxChunks(layout, launch) : 1),
-        partials(arena,
-                 launch.split ? chunks * QTiles(layout, launch.tile_q).count() : 0,
+        partials(arena, launch.split ? chunks * QTiles(layout, launch.tile_q).count() : 0,
                  launch.tile_q, layout.head_dim_v) {
     for (int worker = 0; worker < launch.num_threads; ++worker) {
       tops.emplace_back(arena, launch, layout.head_dim);

@@ -129,8 +129,7 @@ HWY_INLINE void StoreTransposed4(const float* HWY_RESTRICT rows, std::int64_t st
 // on become zero. source(r) is the address of row r.
 template <typename Source>
 HWY_INLINE void LoadTile(const Source& source, DType dtype, std::int64_t begin, std::int64_t end,
-                         std::int64_t rows, std::int64_t n, float scale,
-                         float* HWY_RESTRICT tile) {
+                         std::int64_t rows, std::int64_t n, float scale, float* HWY_RESTRICT tile) {
   const std::int64_t padded = RoundUp(n, kLanes);
   for (std::int64_t r = begin; r < end; ++r) {
     float* row = tile + r * kTileLd;
@@ -196,8 +195,7 @@ HWY_INLINE VF Exp2(VF x) {
   p = hn::MulAdd(p, f, hn::Set(d, 6.931472057e-01f));
   p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
   const auto bias = hn::Set(di, 127);
-  const auto power =
-      hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, whole), bias)));
+  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, whole), bias)));
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -126.0f)), hn::Mul(p, power));
 }
 
@@ -228,9 +226,7 @@ HWY_INLINE void ResetState(const RowState& state, std::int64_t rows) {
 // The reference for exp2: a row that has seen no key yet keeps -inf - 0 = -inf.
 HWY_INLINE float SafeMax(float row_max) { return row_max == kMinusInf ? 0.0f : row_max; }
 
-HWY_INLINE float Exp2Scalar(float x) {
-  return hn::GetLane(Exp2(hn::Set(F32(), x)));
-}
+HWY_INLINE float Exp2Scalar(float x) { return hn::GetLane(Exp2(hn::Set(F32(), x))); }
 
 // One tile's step of online softmax (FA1 Algorithm 1, lines 10 to 12; FA2 Algorithm 1, line 9):
 // new row_max, S -> P = exp2(S - row_max) in place, row_sum, and alpha = exp2(old - new maximum).

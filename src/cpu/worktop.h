@@ -12,12 +12,13 @@
 namespace flashwok::cpu {
 
 // Every tile is row-major with this leading dimension: a constant, so that a micro-kernel addresses
-// its rows by displacement, and an odd number of cache lines, so that they fall into different sets.
+// its rows by displacement, and an odd number of cache lines, so that they fall into different
+// sets.
 inline constexpr int kTileLd = 272;
 inline constexpr int kMaxTileCols = 256;  // head_dim, head_dim_v and tile_kv stay within it
 
-// Keys are taken in chunks of this many; each chunk starts a fresh softmax state, and the states are
-// merged in order. So splitting the keys among workers changes no bit.
+// Keys are taken in chunks of this many; each chunk starts a fresh softmax state, and the states
+// are merged in order. So splitting the keys among workers changes no bit.
 inline constexpr std::int64_t kChunk = 2048;
 
 // Cuts aligned pieces from one block of memory; with a null base it only counts, up to a size that
@@ -183,8 +184,8 @@ class Tracer {
 
  private:
   std::int64_t Now() const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(
-               std::chrono::steady_clock::now() - start_)
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
+                                                                start_)
         .count();
   }
   Event Make(EventKind kind, Role role, std::int64_t bytes, std::int64_t flops,
