@@ -166,7 +166,7 @@ TEST(ValidateExecution, Refusals) {
     EXPECT_EQ(ValidateExecution(execution).message(), message);
   };
   refuse([](Execution& e) { e.num_threads = -1; }, "num_threads: is -1, must be from 0 to 4096");
-  refuse([](Execution& e) { e.tile_q = 257; }, "tile_q: is 257, must be from 0 to 256");
+  refuse([](Execution& e) { e.tile_q = 1025; }, "tile_q: is 1025, must be from 0 to 1024");
   refuse([](Execution& e) { e.tile_kv = -8; }, "tile_kv: is -8, must be from 0 to 256");
   refuse([](Execution& e) { e.workspace_bytes = 100; },
          "workspace_bytes: is 100, must be 0 while workspace is null");

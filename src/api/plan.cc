@@ -12,7 +12,6 @@
 namespace flashwok {
 namespace {
 
-constexpr int kTileQ = 192;
 constexpr int kRowBlock = 12;  // rows of a micro-kernel
 constexpr int kKeyBlock = 16;  // keys of a whole vector, on every instruction set
 
@@ -38,10 +37,23 @@ std::string Objection(const cpu::Kernel& kernel, const Problem& problem) {
   return {};
 }
 
-void SetTiles(const Layout& layout, const Execution& execution, Pass pass, cpu::Launch* launch) {
+// Rows of a Q tile. V2 and V3 fetch K and V once a Q tile, so theirs are as large as leaves every
+// worker several; the size of a tile changes no bit of a row's result.
+int TileQ(const Layout& layout, const cpu::Kernel& kernel, int num_threads) {
+  if (kernel.pass == Pass::kBackward) return 64;
+  if (kernel.algorithm == Algorithm::kV2 || kernel.algorithm == Algorithm::kV3) {
+    for (int tile_q : {768, 384}) {
+      if (cpu::QTiles(layout, tile_q).count() >= 8 * num_threads) return tile_q;
+    }
+  }
+  return 192;
+}
+
+void SetTiles(const Layout& layout, const Execution& execution, const cpu::Kernel& kernel,
+              cpu::Launch* launch) {
   const std::int64_t wide = std::max(layout.head_dim, layout.head_dim_v);
-  launch->tile_q = pass == Pass::kForward ? kTileQ : 64;
-  launch->tile_kv = pass == Pass::kForward ? (wide > 64 ? 64 : 128) : 128;
+  launch->tile_q = TileQ(layout, kernel, launch->num_threads);
+  launch->tile_kv = kernel.pass == Pass::kForward ? (wide > 64 ? 128 : 256) : 128;
   launch->tile_q = static_cast<int>(std::min<std::int64_t>(
       launch->tile_q,
       RoundUpTo<std::int64_t>(std::max<std::int64_t>(layout.max_seqlen_q, 1), kRowBlock)));
@@ -73,8 +85,6 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   cpu::Launch& launch = choice.launch;
   launch.observer = execution.observer;
   launch.num_threads = execution.num_threads > 0 ? execution.num_threads : HardwareThreads();
-  SetTiles(layout, execution, pass, &launch);
-  SetChunks(layout, problem.num_splits, &launch);
   for (const cpu::Kernel& kernel : cpu::Registry()) {
     if (kernel.pass != pass) continue;
     const std::string objection = choice.kernel != nullptr
@@ -96,6 +106,8 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
     plan.status = Status::Unsupported(message);
     return choice;
   }
+  SetTiles(layout, execution, *choice.kernel, &launch);
+  SetChunks(layout, problem.num_splits, &launch);
   const bool splits = pass == Pass::kForward && (choice.kernel->algorithm == Algorithm::kV2 ||
                                                  choice.kernel->algorithm == Algorithm::kV3);
   launch.split = launch.split && splits;

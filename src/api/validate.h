@@ -9,7 +9,8 @@ constexpr std::int64_t kMaxLength = 0x7FFFFFFF;  // of a sequence, and of batch 
 constexpr std::int64_t kMaxHeadDim = 256;
 constexpr int kMaxSplits = 256;
 constexpr int kMaxThreads = 4096;
-constexpr int kMaxTile = 256;
+constexpr int kMaxTileQ = 1024;
+constexpr int kMaxTileKV = 256;
 
 // Shapes, strides, dtypes and options, independent of any kernel. Null data are allowed; the
 // contents of cu_seqlens and seqused_k are checked where they are given.

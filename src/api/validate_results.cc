@@ -149,8 +149,8 @@ Status ValidateExecution(const Execution& execution) {
   Check check;
   const auto valid = [&] {
     if (!check.Range("num_threads", "is ", execution.num_threads, 0, kMaxThreads) ||
-        !check.Range("tile_q", "is ", execution.tile_q, 0, kMaxTile) ||
-        !check.Range("tile_kv", "is ", execution.tile_kv, 0, kMaxTile)) {
+        !check.Range("tile_q", "is ", execution.tile_q, 0, kMaxTileQ) ||
+        !check.Range("tile_kv", "is ", execution.tile_kv, 0, kMaxTileKV)) {
       return false;
     }
     if (execution.workspace == nullptr && execution.workspace_bytes != 0) {

@@ -18,6 +18,14 @@ struct KeyRange {
   friend constexpr bool operator==(const KeyRange&, const KeyRange&) = default;
 };
 
+// Half open: query rows [begin, end).
+struct RowRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  FLASHWOK_HOST_DEVICE constexpr bool empty() const { return begin >= end; }
+  FLASHWOK_HOST_DEVICE constexpr std::int64_t size() const { return end - begin; }
+};
+
 // The interval mask of one sequence. A limit is kUnlimited or a distance from the diagonal.
 struct IntervalMask {
   static constexpr std::int64_t kUnlimited = INT64_MAX;
@@ -52,6 +60,15 @@ struct IntervalMask {
     if (begin > seqlen_k) begin = seqlen_k;
     if (end < begin) end = begin;
     return {begin, end};
+  }
+
+  // Of `rows`, those that see one of the keys [begin, end): the inverse of Row.
+  FLASHWOK_HOST_DEVICE constexpr RowRange RowsSeeing(KeyRange keys, RowRange rows) const {
+    const std::int64_t first = keys.begin - diagonal;  // the row whose diagonal is the first key
+    const std::int64_t last = keys.end - diagonal;
+    if (right < first - rows.begin) rows.begin = first - right;
+    if (left < rows.end - last) rows.end = last + left;
+    return rows;
   }
 };
 

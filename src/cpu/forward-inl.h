@@ -83,50 +83,59 @@ class ForwardVerbs {
     LoadTile(source, layout_.v.dtype, begin, end, keys.cols, layout_.head_dim_v, 1.0f, target);
   }
 
-  // S = Q K^T for rows [begin, begin + rows) of the Q tile.
-  void ScoreProduct(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t rows,
-                    const float* KT) const {
-    const auto span =
-        tracer_.Product(Role::kS, 2 * rows * keys.cols * layout_.head_dim, Place(tile, keys.index));
-    Gemm<Add::kNo>(rows, keys.padded, layout_.head_dim, top_.Q + begin * kTileLd, KT,
-                   top_.S + begin * kTileLd);
+  // The rows of the Q tile that see one of these keys, counted from the tile's first.
+  RowRange RowsSeeing(const QTile& tile, const KeyTile& keys) const {
+    const RowRange rows = tile.sequence.mask.RowsSeeing(
+        {keys.begin, keys.begin + keys.cols}, {tile.row_begin, tile.row_begin + tile.rows});
+    return {rows.begin - tile.row_begin, rows.end - tile.row_begin};
+  }
+
+  // S = Q K^T for some rows of the Q tile; S holds these rows alone.
+  void ScoreProduct(const QTile& tile, const KeyTile& keys, const RowRange& rows, const float* KT,
+                    float* S) const {
+    const auto span = tracer_.Product(Role::kS, 2 * rows.size() * keys.cols * layout_.head_dim,
+                                      Place(tile, keys.index));
+    Gemm<Add::kNo>(rows.size(), keys.padded, layout_.head_dim, top_.Q + rows.begin * kTileLd, KT,
+                   S);
   }
 
   // Mask and bias, folded into the score stage.
-  void Scores(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t rows,
-              bool masked) const {
-    TraceScoreInputs(tracer_, layout_, rows, keys.cols, Place(tile, keys.index));
-    ScoreStage(layout_, tile, keys.begin, keys.cols, keys.padded, begin, rows, masked,
-               top_.S + begin * kTileLd);
+  void Scores(const QTile& tile, const KeyTile& keys, const RowRange& rows, bool masked,
+              float* S) const {
+    TraceScoreInputs(tracer_, layout_, rows.size(), keys.cols, Place(tile, keys.index));
+    ScoreStage(layout_, tile, keys.begin, keys.cols, keys.padded, rows.begin, rows.size(), masked,
+               S);
   }
 
   // m, P, l, alpha.
-  void Softmax(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t rows,
-               const RowState& state, bool masked) const {
+  void Softmax(const QTile& tile, const KeyTile& keys, const RowRange& rows, const RowState& state,
+               bool masked, float* S) const {
     const auto span = tracer_.Work(EventKind::kSoftmax, Role::kP, Place(tile, keys.index), masked);
-    const RowState part{state.row_max + begin, state.row_sum + begin, state.alpha + begin};
-    OnlineSoftmax(top_.S + begin * kTileLd, rows, keys.padded, part);
+    const RowState part{state.row_max + rows.begin, state.row_sum + rows.begin,
+                        state.alpha + rows.begin};
+    OnlineSoftmax(S, rows.size(), keys.padded, part);
     if (layout_.dropout.active()) {
-      DropRows(layout_, tile, keys.begin, keys.padded, begin, rows, top_.S + begin * kTileLd);
+      DropRows(layout_, tile, keys.begin, keys.padded, rows.begin, rows.size(), S);
     }
   }
 
-  void RescaleO(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t rows,
-                float* O, const float* alpha) const {
+  void RescaleO(const QTile& tile, const KeyTile& keys, const RowRange& rows, const RowState& state,
+                float* O) const {
     const auto span = tracer_.Work(EventKind::kRescale, Role::kO, Place(tile, keys.index));
-    Rescale(O + begin * kTileLd, rows, RoundUp(layout_.head_dim_v, kLanes), alpha + begin);
+    Rescale(O + rows.begin * kTileLd, rows.size(), RoundUp(layout_.head_dim_v, kLanes),
+            state.alpha + rows.begin);
   }
 
   // O += P V.
-  void ValueProduct(const QTile& tile, const KeyTile& keys, std::int64_t begin, std::int64_t rows,
+  void ValueProduct(const QTile& tile, const KeyTile& keys, const RowRange& rows, const float* P,
                     const float* V, bool masked, float* O) const {
-    const auto span = tracer_.Product(Role::kO, 2 * rows * keys.cols * layout_.head_dim_v,
+    const auto span = tracer_.Product(Role::kO, 2 * rows.size() * keys.cols * layout_.head_dim_v,
                                       Place(tile, keys.index));
-    const float* P = top_.S + begin * kTileLd;
+    float* target = O + rows.begin * kTileLd;
     if (masked && !AllFinite(V, keys.padded, RoundUp(layout_.head_dim_v, kLanes))) {
-      GemmSkippingZeros(rows, layout_.head_dim_v, keys.padded, P, V, O + begin * kTileLd);
+      GemmSkippingZeros(rows.size(), layout_.head_dim_v, keys.padded, P, V, target);
     } else {
-      Gemm<Add::kYes>(rows, layout_.head_dim_v, keys.padded, P, V, O + begin * kTileLd);
+      Gemm<Add::kYes>(rows.size(), layout_.head_dim_v, keys.padded, P, V, target);
     }
   }
 

@@ -25,7 +25,7 @@ class StandardForward {
     for (std::int64_t j = 0; j < KeyTiles(tile); ++j) {
       const KeyTile keys = MakeKeyTile(tile.sequence, j, launch_.tile_kv);
       verbs.LoadK(tile, keys);
-      verbs.ScoreProduct(tile, keys, 0, tile.rows, top.KT);
+      verbs.ScoreProduct(tile, keys, {0, tile.rows}, top.KT, top.S);
       StoreScores(tracer, Role::kS, tile, keys, top.S, scratch_.S);
     }
   }
@@ -64,7 +64,7 @@ class StandardForward {
       const KeyTile keys = MakeKeyTile(tile.sequence, j, launch_.tile_kv);
       LoadScores(tracer, Role::kP, tile, keys, scratch_.P, top.S);
       verbs.LoadV(tile, keys);
-      verbs.ValueProduct(tile, keys, 0, tile.rows, top.V, true, top.O);
+      verbs.ValueProduct(tile, keys, {0, tile.rows}, top.S, top.V, true, top.O);
     }
     verbs.Finalize(tile, RowView::Make(output_.o), {}, top.O, top.state);
   }

@@ -63,14 +63,15 @@ class HeadV1 {
   void Step(const QTile& tile, const KeyTile& keys, bool masked) const {
     verbs_.LoadQ(tile);
     LoadState(tile, keys.index);
-    verbs_.ScoreProduct(tile, keys, 0, tile.rows, top_.KT);  // S = Q K^T
-    verbs_.Scores(tile, keys, 0, tile.rows, masked);
+    const RowRange rows{0, tile.rows};
+    verbs_.ScoreProduct(tile, keys, rows, top_.KT, top_.S);  // S = Q K^T
+    verbs_.Scores(tile, keys, rows, masked, top_.S);
     float* old_sum = top_.state_part.row_sum;
     std::copy_n(top_.state.row_sum, tile.rows, old_sum);
-    verbs_.Softmax(tile, keys, 0, tile.rows, top_.state, masked);  // m, P, l
+    verbs_.Softmax(tile, keys, rows, top_.state, masked, top_.S);  // m, P, l
     for (std::int64_t r = 0; r < tile.rows; ++r) top_.state.alpha[r] *= old_sum[r];
-    verbs_.RescaleO(tile, keys, 0, tile.rows, top_.O, top_.state.alpha);    // O *= l_old * alpha
-    verbs_.ValueProduct(tile, keys, 0, tile.rows, top_.V, masked, top_.O);  // O += P V
+    verbs_.RescaleO(tile, keys, rows, top_.state, top_.O);                  // O *= l_old * alpha
+    verbs_.ValueProduct(tile, keys, rows, top_.S, top_.V, masked, top_.O);  // O += P V
     {
       const auto span =
           tracer_.Work(EventKind::kFinalize, Role::kO, ForwardVerbs::Place(tile, keys.index));

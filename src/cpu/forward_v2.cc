@@ -28,14 +28,15 @@ struct ChunkV2 {
     ZeroTile(O, tile.rows, layout.head_dim_v);
     for (std::int64_t j = begin; j < end; ++j) {
       const KeyTile keys = MakeKeyTile(tile.sequence, j, launch.tile_kv);
+      const RowRange rows = verbs.RowsSeeing(tile, keys);
       const bool masked = verbs.Masked(range, j);
       verbs.LoadK(tile, keys);
       verbs.LoadV(tile, keys);
-      verbs.ScoreProduct(tile, keys, 0, tile.rows, top.KT);            // S = Q K^T
-      verbs.Scores(tile, keys, 0, tile.rows, masked);                  // mask, bias
-      verbs.Softmax(tile, keys, 0, tile.rows, state, masked);          // m, P, l
-      verbs.RescaleO(tile, keys, 0, tile.rows, O, state.alpha);        // O *= alpha
-      verbs.ValueProduct(tile, keys, 0, tile.rows, top.V, masked, O);  // O += P V
+      verbs.ScoreProduct(tile, keys, rows, top.KT, top.S);            // S = Q K^T
+      verbs.Scores(tile, keys, rows, masked, top.S);                  // mask, bias
+      verbs.Softmax(tile, keys, rows, state, masked, top.S);          // m, P, l
+      verbs.RescaleO(tile, keys, rows, state, O);                     // O *= alpha
+      verbs.ValueProduct(tile, keys, rows, top.S, top.V, masked, O);  // O += P V
     }
   }
 };

@@ -29,28 +29,32 @@ class Producer {
     keys_ = keys;
     stage_ = stage;
     stage_index_ = stage_index;
-    columns_ = rows_ = 0;
+    end_ = 0;
     active_ = true;
   }
   bool active() const { return active_; }
 
-  // Slice number `step` of `steps`.
-  void Step(std::int64_t step) {
+  // One slice of `steps`.
+  void Step() {
     if (!active_) return;
     const std::int64_t padded = RoundUp(keys_.padded, 4);
-    const std::int64_t end = std::min(padded, RoundUp(padded * (step + 1) / steps_, 4));
-    Load(Role::kK, columns_, end, layout_.head_dim * ItemSize(layout_.k.dtype),
-         [&] { verbs_.LoadKeyColumns(tile_, keys_, columns_, end, stage_.KT); });
-    Load(Role::kV, rows_, end, layout_.head_dim_v * ItemSize(layout_.v.dtype),
-         [&] { verbs_.LoadValueRows(tile_, keys_, rows_, std::min(end, keys_.padded), stage_.V); });
-    columns_ = rows_ = end;
-    if (end == padded) active_ = false;
+    Fetch(std::min(padded, end_ + RoundUp(CeilDiv(padded, steps_), 4)));
   }
   void Finish() {
-    if (active_) Step(steps_ - 1);
+    if (active_) Fetch(RoundUp(keys_.padded, 4));
   }
 
  private:
+  // Keys up to `end`.
+  void Fetch(std::int64_t end) {
+    Load(Role::kK, end_, end, layout_.head_dim * ItemSize(layout_.k.dtype),
+         [&] { verbs_.LoadKeyColumns(tile_, keys_, end_, end, stage_.KT); });
+    Load(Role::kV, end_, end, layout_.head_dim_v * ItemSize(layout_.v.dtype),
+         [&] { verbs_.LoadValueRows(tile_, keys_, end_, std::min(end, keys_.padded), stage_.V); });
+    end_ = end;
+    active_ = end < RoundUp(keys_.padded, 4);
+  }
+
   template <typename Body>
   void Load(Role role, std::int64_t begin, std::int64_t end, std::int64_t row_bytes,
             const Body& body) const {
@@ -69,7 +73,7 @@ class Producer {
   KeyTile keys_;
   StageV3 stage_{};
   int stage_index_ = 0;
-  std::int64_t columns_ = 0, rows_ = 0;
+  std::int64_t end_ = 0;  // keys fetched so far
   bool active_ = false;
 };
 
@@ -82,8 +86,7 @@ struct ChunkV3 {
                   const RowState& state, float* O) const {
     ResetState(state, tile.rows);
     ZeroTile(O, tile.rows, layout.head_dim_v);
-    const std::int64_t blocks = CeilDiv(tile.rows, kConsumerRows);
-    Producer producer(verbs, layout, verbs.tracer(), tile, blocks);
+    Producer producer(verbs, layout, verbs.tracer(), tile, CeilDiv(tile.rows, kConsumerRows));
     producer.Begin(MakeKeyTile(tile.sequence, begin, launch.tile_kv), top.stages[0], 0);
     producer.Finish();
     for (std::int64_t j = begin; j < end; ++j) {
@@ -93,28 +96,25 @@ struct ChunkV3 {
         producer.Begin(MakeKeyTile(tile.sequence, j + 1, launch.tile_kv), top.stages[1 - stage],
                        1 - stage);
       }
-      for (std::int64_t block = 0; block < blocks; ++block) {
-        Consume(verbs, tile, keys, top.stages[stage], block * kConsumerRows, verbs.Masked(range, j),
-                state, O);
-        producer.Step(block);
+      const RowRange seeing = verbs.RowsSeeing(tile, keys);
+      for (RowRange rows = seeing; !rows.empty(); rows = {rows.end, seeing.end}) {
+        rows.end = std::min(seeing.end, rows.begin + kConsumerRows);
+        Consume(verbs, tile, keys, top.stages[stage], rows, verbs.Masked(range, j), state, top.S,
+                O);
+        producer.Step();
       }
       producer.Finish();
     }
   }
 
   void Consume(const ForwardVerbs& verbs, const QTile& tile, const KeyTile& keys,
-               const StageV3& stage, std::int64_t row, bool masked, const RowState& state,
-               float* O) const {
-    const std::int64_t rows = std::min<std::int64_t>(kConsumerRows, tile.rows - row);
-    const TileRange seen = VisitedTiles(tile.sequence.mask, tile.row_begin + row,
-                                        tile.row_begin + row + rows, launch.tile_kv);
-    if (!seen.Contains(keys.index)) return;
-    masked = masked && verbs.Masked(seen, keys.index);
-    verbs.ScoreProduct(tile, keys, row, rows, stage.KT);            // S = Q K^T
-    verbs.Scores(tile, keys, row, rows, masked);                    // mask, bias
-    verbs.Softmax(tile, keys, row, rows, state, masked);            // m, P, l
-    verbs.RescaleO(tile, keys, row, rows, O, state.alpha);          // O *= alpha
-    verbs.ValueProduct(tile, keys, row, rows, stage.V, masked, O);  // O += P V
+               const StageV3& stage, const RowRange& rows, bool masked, const RowState& state,
+               float* S, float* O) const {
+    verbs.ScoreProduct(tile, keys, rows, stage.KT, S);            // S = Q K^T
+    verbs.Scores(tile, keys, rows, masked, S);                    // mask, bias
+    verbs.Softmax(tile, keys, rows, state, masked, S);            // m, P, l
+    verbs.RescaleO(tile, keys, rows, state, O);                   // O *= alpha
+    verbs.ValueProduct(tile, keys, rows, S, stage.V, masked, O);  // O += P V
   }
 };
 

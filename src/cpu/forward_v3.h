@@ -14,7 +14,7 @@ struct StageV3 {
 
 struct WorktopV3 : ForwardWorktop {
   WorktopV3(Arena& arena, const Launch& launch, std::int64_t head_dim)
-      : ForwardWorktop(arena, launch, head_dim),
+      : ForwardWorktop(arena, launch, head_dim, kConsumerRows),
         stages{{KT, V}, {arena.Tile(head_dim), arena.Tile(launch.tile_kv)}} {}
 
   StageV3 stages[2];

@@ -77,10 +77,13 @@ inline RowState TakeRowState(Arena& arena, std::int64_t rows) {
 // The tiles of one worker.
 struct ForwardWorktop {
   ForwardWorktop(Arena& arena, const Launch& launch, std::int64_t head_dim)
+      : ForwardWorktop(arena, launch, head_dim, launch.tile_q) {}
+  // With scores of some rows of the Q tile only.
+  ForwardWorktop(Arena& arena, const Launch& launch, std::int64_t head_dim, std::int64_t score_rows)
       : Q(arena.Tile(launch.tile_q)),       // [kTileQ, head_dim]
         KT(arena.Tile(head_dim)),           // [head_dim, kTileKV]
         V(arena.Tile(launch.tile_kv)),      // [kTileKV, head_dim_v]
-        S(arena.Tile(launch.tile_q)),       // [kTileQ, kTileKV], then P in place
+        S(arena.Tile(score_rows)),          // [score_rows, kTileKV], then P in place
         O(arena.Tile(launch.tile_q)),       // [kTileQ, head_dim_v]
         O_part(arena.Tile(launch.tile_q)),  // the same, of one chunk
         state(TakeRowState(arena, launch.tile_q)),
