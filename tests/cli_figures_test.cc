@@ -30,7 +30,22 @@ TEST_F(CliTest, CompareSetsFourAlgorithmsSideBySide) {
         read += tensor["read"].get<std::int64_t>();
       }
       EXPECT_EQ(read, algorithm["traffic"]["read"].get<std::int64_t>());
+      EXPECT_EQ(read + algorithm["traffic"]["written"].get<std::int64_t>(),
+                algorithm["model_bytes"].get<std::int64_t>());
     }
+  }
+}
+
+// Keys past the key length, sums of a narrow dQ and keys split among workers have bytes of their
+// own.
+TEST_F(CliTest, CompareShowsTheFormulaBesideTheCount) {
+  for (const char* problem : {"--shape 2,40,70,4,2,16 --seqused-k 70,33 --dtype bfloat16",
+                              "--shape 1,4,5000,1,1,16 --threads 3"}) {
+    const Outcome table = Run(std::string("compare --backward --repeats 1 --no-oracle ") + problem);
+    EXPECT_EQ(table.code, 0) << table.err;
+    EXPECT_NE(table.out.find("by formula"), std::string::npos);
+    EXPECT_NE(table.out.find("add up to the formula's"), std::string::npos);
+    EXPECT_EQ(table.out.find("do not add up"), std::string::npos) << table.out;
   }
 }
 
@@ -57,6 +72,7 @@ TEST_F(CliTest, SweepGrowsAsItShould) {
   EXPECT_GT(figure(2, 0, "extra_bytes"), 2.5 * figure(1, 0, "extra_bytes"));
   EXPECT_LT(figure(2, 2, "extra_bytes"), 1.1 * figure(1, 2, "extra_bytes"));
   EXPECT_GT(figure(2, 0, "traffic_bytes"), 3.0 * figure(2, 2, "traffic_bytes"));
+  EXPECT_EQ(figure(2, 0, "traffic_bytes"), figure(2, 0, "model_bytes"));
   EXPECT_NE(ReadFile(Path("sweep.svg")).find("<svg"), std::string::npos);
   EXPECT_EQ(Run("compare --sweep 64:128 --picture " + Path("sweep.png")).code, 0);
   EXPECT_EQ(ReadFile(Path("sweep.png")).substr(1, 3), "PNG");

@@ -1,11 +1,16 @@
-// The bytes and FLOPs that a run shows its Observer equal the formulas, for every case and kernel.
+// The bytes and FLOPs that a run shows its Observer equal the formulas, for every case, with its
+// masks, without any and with others, and for every kernel.
 #include "common/io_model.h"
 
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "cpu/forward_v3.h"
+#include "api/plan.h"
+#include "common/io_model_backward.h"
 #include "flashwok/attention.h"
 #include "tests/cases.h"
 #include "tests/problem_data.h"
@@ -27,38 +32,120 @@ class Counter : public Observer {
   std::mutex mutex_;
 };
 
+struct Variant {
+  std::string name;
+  Problem problem;
+};
+
+// The problem as the case has it, without a mask, and under a causal window; on every kernel of
+// the pass.
+std::vector<Variant> Variants(const Problem& problem, Pass pass) {
+  Problem plain = problem;
+  plain.mask = {};
+  plain.causal = Causal::kNone;
+  plain.window_left = plain.window_right = -1;
+  Problem window = plain;
+  window.causal = Causal::kBottomRight;
+  window.window_left = 40;
+  std::vector<Variant> variants;
+  for (const KernelInfo& kernel : Kernels()) {
+    if (kernel.pass != pass) continue;
+    for (const auto& [name, masked] : {std::pair{"own masks", problem}, std::pair{"no mask", plain},
+                                       std::pair{"causal window", window}}) {
+      variants.push_back({kernel.name + ", " + name, masked});
+      variants.back().problem.algorithm = kernel.algorithm;
+    }
+  }
+  return variants;
+}
+
+// Small tiles, and those that the kernel chooses.
+std::vector<Execution> Executions() {
+  Execution small;
+  small.num_threads = 2;
+  small.tile_q = 36;
+  small.tile_kv = 32;
+  Execution chosen;
+  chosen.num_threads = 1;
+  return {small, chosen};
+}
+
+// Runs `call` under an observer and holds what it saw against `formula`.
+template <typename Call, typename Formula>
+void ExpectCounted(const Problem& problem, Pass pass, Execution execution, const Call& call,
+                   const Formula& formula) {
+  const Choice choice = Choose(problem, pass, execution);
+  if (choice.plan.status.code() == StatusCode::kUnsupported) return;
+  Counter counter;
+  execution.observer = &counter;
+  const Status status = call(execution);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const io_model::Traffic want = formula(flashwok::Layout(problem), ModelTiles(choice));
+  EXPECT_EQ(counter.traffic.load, want.load);
+  EXPECT_EQ(counter.traffic.store, want.store);
+  EXPECT_EQ(counter.traffic.flops, want.flops);
+}
+
 class IoModelTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(IoModelTest, CountedEqualsFormula) {
+TEST_P(IoModelTest, ForwardCountedEqualsFormula) {
   ProblemData data(GetParam());
   SCOPED_TRACE(data.Describe());
-  for (const KernelInfo& kernel : Kernels()) {
-    if (kernel.pass != Pass::kForward) continue;
-    SCOPED_TRACE(kernel.name);
-    data.problem.algorithm = kernel.algorithm;
-    for (int splits : {1, 3}) {
-      const bool flash = kernel.algorithm == Algorithm::kV2 || kernel.algorithm == Algorithm::kV3;
-      data.problem.num_splits = flash ? splits : 0;
-      Execution execution;
-      execution.num_threads = 2;
-      execution.tile_q = 36;
-      execution.tile_kv = 32;
-      const PlanResult plan = Plan(data.problem, Pass::kForward, execution);
-      if (!plan.status.ok()) continue;
-      Counter counter;
-      execution.observer = &counter;
-      ASSERT_TRUE(Forward(data.problem, data.output, execution).ok());
-      const flashwok::Layout layout(data.problem);
-      io_model::Tiles tiles{plan.tile_q, plan.tile_kv, 0, 0};
-      if (kernel.algorithm == Algorithm::kV3) tiles.block_rows = cpu::kConsumerRows;
-      if (plan.num_splits > 1) {
-        tiles.chunk = CeilDiv(CeilDiv(layout.max_seqlen_k, splits), tiles.tile_kv) * tiles.tile_kv;
+  for (auto& [name, problem] : Variants(data.problem, Pass::kForward)) {
+    const Algorithm algorithm = problem.algorithm;
+    const bool splits = algorithm == Algorithm::kV2 || algorithm == Algorithm::kV3;
+    for (bool optional : {false, true}) {
+      SCOPED_TRACE(name + (optional ? ", with lse" : ""));
+      ForwardOutput output;
+      output.o = data.output.o;
+      if (optional) {
+        output.lse = data.output.lse;
+        if (algorithm == Algorithm::kV1) output.row_max = data.row_max;
+        if (algorithm == Algorithm::kV1) output.row_sum = data.row_sum;
+        if (splits) problem.num_splits = 3;
       }
-      const io_model::Traffic want =
-          io_model::ForwardTraffic(layout, kernel.algorithm, tiles, true, data.output.o.dtype);
-      EXPECT_EQ(counter.traffic.load, want.load);
-      EXPECT_EQ(counter.traffic.store, want.store);
-      EXPECT_EQ(counter.traffic.flops, want.flops);
+      for (const Execution& execution : Executions()) {
+        ExpectCounted(
+            problem, Pass::kForward, execution,
+            [&](const Execution& e) { return Forward(problem, output, e); },
+            [&](const auto& layout, const io_model::Tiles& tiles) {
+              return io_model::ForwardTraffic(layout, algorithm, tiles, output);
+            });
+      }
+    }
+  }
+}
+
+TEST_P(IoModelTest, BackwardCountedEqualsFormula) {
+  if (!GetParam().backward) GTEST_SKIP();
+  ProblemData data(GetParam());
+  SCOPED_TRACE(data.Describe());
+  for (const auto& [name, problem] : Variants(data.problem, Pass::kBackward)) {
+    const Algorithm algorithm = problem.algorithm;
+    ForwardOutput output = data.output;
+    if (algorithm == Algorithm::kV1) {
+      output.row_max = data.row_max;
+      output.row_sum = data.row_sum;
+    }
+    ASSERT_TRUE(Forward(problem, output).ok());
+    for (bool optional : {false, true}) {
+      SCOPED_TRACE(name + (optional ? ", with dBias, m and l" : ""));
+      BackwardInput input = data.backward;
+      Gradients gradients = data.gradients;
+      if (optional) {
+        input.row_max = output.row_max;
+        input.row_sum = output.row_sum;
+      } else {
+        gradients.dbias = {};
+      }
+      for (const Execution& execution : Executions()) {
+        ExpectCounted(
+            problem, Pass::kBackward, execution,
+            [&](const Execution& e) { return Backward(problem, input, gradients, e); },
+            [&](const auto& layout, const io_model::Tiles& tiles) {
+              return io_model::BackwardTraffic(layout, algorithm, tiles, input, gradients);
+            });
+      }
     }
   }
 }

@@ -142,7 +142,8 @@ void PrintRow(Table& table, const Entry& entry, bool fastest) {
   }
   const auto bytes = [](auto count) { return FormatBytes(static_cast<double>(count)); };
   table.Row({Name(m.algorithm), FormatSeconds(m.timing.median), fmt::format("{:.1f}", m.gflops()),
-             bytes(m.traffic->read()), bytes(m.traffic->written()), bytes(m.plan.workspace_bytes),
+             bytes(m.traffic->read()), bytes(m.traffic->written()), bytes(m.model_bytes),
+             bytes(m.plan.workspace_bytes),
              entry.deviations.empty() ? "-" : FormatError(MaxError(entry.deviations))},
             fastest ? Colour::kGood : Colour::kPlain);
 }
@@ -151,19 +152,25 @@ void Print(const Comparison& comparison) {
   fmt::print("\n{}\n", Paint(Colour::kBold,
                              fmt::format("{}, {} in each, the same in all four",
                                          Name(comparison.pass), FormatFlops(comparison.flops))));
-  Table table({"algorithm", "time", "GFLOPS", "read", "written", "extra memory", "max error"});
+  Table table({"algorithm", "time", "GFLOPS", "read", "written", "by formula", "extra memory",
+               "max error"});
   double best = std::numeric_limits<double>::infinity();
   for (const Entry& entry : comparison.entries) {
     if (entry.measurement.status.ok()) best = std::min(best, entry.measurement.timing.median);
   }
+  bool as_modelled = true;
   for (const Entry& entry : comparison.entries) {
-    PrintRow(table, entry, entry.measurement.timing.median == best);
+    const Measurement& m = entry.measurement;
+    PrintRow(table, entry, m.timing.median == best);
+    as_modelled = as_modelled && (!m.status.ok() || m.as_modelled());
   }
   table.Print();
   if (comparison.agreement) fmt::print("They agree to {}. ", FormatError(*comparison.agreement));
   fmt::print("{}\n", comparison.coverage.empty()
                          ? "Not checked against float64."
                          : "Max error against float64 over " + comparison.coverage + ".");
+  fmt::print("Bytes read and written {} the formula's.\n",
+             as_modelled ? "add up to" : "do not add up to");
 }
 
 int Sweep(const Options& options) {

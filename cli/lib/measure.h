@@ -1,6 +1,7 @@
 // One kernel measured: bytes counted in a first run, seconds in those after it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "lib/counter.h"
@@ -17,11 +18,13 @@ struct Measurement {
   std::string refusal;  // the same in few words
   PlanResult plan;
   std::unique_ptr<TrafficCounter> traffic;
+  std::int64_t model_bytes = 0;  // read and written by the formula
   Timing timing;
   double flops = 0.0;
   double result_bytes = 0.0;
 
   double gflops() const { return flops / timing.median * 1e-9; }
+  bool as_modelled() const { return traffic->read() + traffic->written() == model_bytes; }
 };
 
 // Runs up to `repeats` times, fewer once `patience` seconds are over, at least once.

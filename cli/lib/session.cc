@@ -5,7 +5,9 @@
 #include <limits>
 #include <memory>
 
+#include "api/plan.h"
 #include "common/dtype.h"
+#include "common/io_model_backward.h"
 #include "lib/command.h"
 
 namespace flashwok::cli {
@@ -123,8 +125,7 @@ double Session::Forward(Observer* observer) {
   return seconds;
 }
 
-double Session::Backward(Observer* observer) {
-  workload_.Check(backward_plan_.status);
+BackwardInput Session::Input() const {
   const ForwardOutput& output = results_.output;
   BackwardInput input;
   input.o = output.o;
@@ -132,9 +133,14 @@ double Session::Backward(Observer* observer) {
   input.row_max = output.row_max;
   input.row_sum = output.row_sum;
   input.dout = workload_.dout;
+  return input;
+}
+
+double Session::Backward(Observer* observer) {
+  workload_.Check(backward_plan_.status);
   const Execution execution = WithWorkspace(Pass::kBackward, observer);
   const auto start = std::chrono::steady_clock::now();
-  const Status status = flashwok::Backward(problem_, input, results_.gradients, execution);
+  const Status status = flashwok::Backward(problem_, Input(), results_.gradients, execution);
   const double seconds = Seconds(start);
   workload_.Check(status);
   return seconds;
@@ -152,6 +158,18 @@ double Session::result_bytes() const {
     bytes += static_cast<double>(view.num_elements()) * ItemSize(view.dtype);
   }
   return bytes;
+}
+
+std::int64_t Session::model_bytes() const {
+  const Choice choice = Choose(problem_, pass_, execution_);
+  const Algorithm algorithm = choice.plan.algorithm;
+  const Layout layout(problem_);
+  const io_model::Tiles tiles = ModelTiles(choice);
+  const io_model::Traffic traffic =
+      pass_ == Pass::kForward
+          ? io_model::ForwardTraffic(layout, algorithm, tiles, results_.output)
+          : io_model::BackwardTraffic(layout, algorithm, tiles, Input(), results_.gradients);
+  return traffic.bytes();
 }
 
 Timing Summarize(std::vector<double> seconds) {

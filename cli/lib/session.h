@@ -1,6 +1,7 @@
 // One kernel on one workload: its plan, its results, its runs.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,11 +56,14 @@ class Session {
   const Results& results() const { return results_; }
   // O, lse and, with the backward pass, the gradients: what a caller must hold.
   double result_bytes() const;
+  // What the pass reads and writes by the formulas of io_model; after a run.
+  std::int64_t model_bytes() const;
   // Gives the scratch back; the results stay.
   void ReleaseWorkspace() { std::vector<std::byte>().swap(workspace_); }
 
  private:
   void Allocate();
+  BackwardInput Input() const;
   Tensor New(io::HostTensor& slot, const Tensor& like, DType dtype, std::int64_t last = 0) const;
   Execution WithWorkspace(Pass pass, Observer* observer);
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "api/validate.h"
+#include "cpu/forward_v3.h"
 #include "cpu/parallel_for.h"
 #include "cpu/split_kv.h"
 
@@ -125,6 +126,14 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
                                              Gigabytes(execution.workspace_limit));
   }
   return choice;
+}
+
+io_model::Tiles ModelTiles(const Choice& choice) {
+  const cpu::Launch& launch = choice.launch;
+  io_model::Tiles tiles{launch.tile_q, launch.tile_kv};
+  if (choice.plan.algorithm == Algorithm::kV3) tiles.block_rows = cpu::kConsumerRows;
+  if (launch.split) tiles.chunk = launch.chunk;
+  return tiles;
 }
 
 PlanResult Plan(const Problem& problem, Pass pass, const Execution& execution) {

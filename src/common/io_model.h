@@ -1,9 +1,12 @@
-// What each algorithm must move between slow memory and the worktop, and compute, as a function of
-// the problem and the tiles alone: the formulas that the counted traffic of a run is held against.
+// What each algorithm moves between slow memory and the worktop, and computes, as a function of the
+// problem and the tiles alone: the formulas that the counted traffic of a run is held against. The
+// forward pass is here, the backward pass in io_model_backward.h.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
+#include <utility>
 
 #include "common/layout.h"
 #include "common/tile_range.h"
@@ -20,6 +23,7 @@ struct Traffic {
   void Store(Role role, std::int64_t bytes) { store[static_cast<int>(role)] += bytes; }
   std::int64_t bytes_read() const { return Sum(load); }
   std::int64_t bytes_written() const { return Sum(store); }
+  std::int64_t bytes() const { return bytes_read() + bytes_written(); }
 
  private:
   static std::int64_t Sum(const std::array<std::int64_t, kRoles>& bytes) {
@@ -35,29 +39,97 @@ struct Tiles {
   std::int64_t chunk = 0;       // keys of a partial result, when the keys are split; else 0
 };
 
-// Forward and backward traffic of one sequence and head, added up over all by ForEachHead.
+// The words of the formulas: the walks over heads and tiles, and what several algorithms move.
 class Model {
- public:
-  Model(const Layout& layout, const Tiles& tiles, bool with_lse, DType out)
+ protected:
+  Model(const Layout& layout, const Tiles& tiles)
       : layout_(layout),
         tiles_(tiles),
-        lse_(with_lse),
         in_(ItemSize(layout.q.dtype)),
-        out_(ItemSize(out)),
         d_(layout.head_dim),
         dv_(layout.head_dim_v) {}
+
+  // `body` takes the sequence and the head.
+  template <typename Body>
+  void ForEachHead(const Body& body) const {
+    for (std::int64_t b = 0; b < layout_.batch; ++b) {
+      const Sequence sequence = layout_.At(b);
+      for (std::int64_t h = 0; h < layout_.num_heads; ++h) body(sequence, h);
+    }
+  }
+  template <typename Body>
+  static void ForRows(const Sequence& s, std::int64_t step, const Body& body) {
+    for (std::int64_t row = 0; row < s.seqlen_q; row += step) {
+      body(row, std::min(step, s.seqlen_q - row));
+    }
+  }
+  // `body` takes the sequence, the first row of the tile and its rows.
+  template <typename Body>
+  void ForEachQTile(const Body& body) const {
+    ForEachHead([&](const Sequence& s, std::int64_t) {
+      ForRows(s, tiles_.tile_q, [&](std::int64_t row, std::int64_t rows) { body(s, row, rows); });
+    });
+  }
+  // KV outer, Q inner: `body` takes the rows of the Q tile, the keys of the KV tile, and whether no
+  // Q tile of the same `group` of heads has visited that KV tile before.
+  template <typename Body>
+  void ForEachVisit(std::int64_t group, const Body& body) const {
+    ForEachHead([&](const Sequence& s, std::int64_t h) {
+      for (std::int64_t key = 0; key < s.seqlen_k; key += tiles_.tile_kv) {
+        const std::int64_t cols = std::min(tiles_.tile_kv, s.seqlen_k - key);
+        bool first = h % group == 0;
+        ForRows(s, tiles_.tile_q, [&](std::int64_t row, std::int64_t rows) {
+          if (!Visits(s, row, rows, key)) return;
+          body(rows, cols, first);
+          first = false;
+        });
+      }
+    });
+  }
+  bool Visits(const Sequence& s, std::int64_t row, std::int64_t rows, std::int64_t key) const {
+    return VisitedTiles(s.mask, row, row + rows, tiles_.tile_kv).Contains(key / tiles_.tile_kv);
+  }
+
+  void Keys(std::int64_t cols) {
+    traffic_.Load(Role::kK, cols * d_ * in_);
+    traffic_.Load(Role::kV, cols * dv_ * in_);
+  }
+  void ScoreInputs(std::int64_t scores) {
+    if (layout_.bias) traffic_.Load(Role::kBias, scores * ItemSize(layout_.bias.dtype));
+    if (layout_.mask) traffic_.Load(Role::kMask, scores);
+  }
+  void LoadScores(std::initializer_list<Role> matrices, std::int64_t scores) {
+    for (Role role : matrices) traffic_.Load(role, scores * 4);
+  }
+  void StoreScores(std::initializer_list<Role> matrices, std::int64_t scores) {
+    for (Role role : matrices) traffic_.Store(role, scores * 4);
+  }
+  // Matrix products that are `depth` multiply-adds for each score.
+  void Products(std::int64_t scores, std::int64_t depth) { traffic_.flops += 2 * scores * depth; }
+
+  const Layout& layout_;
+  const Tiles tiles_;
+  const std::int64_t in_, d_, dv_;
+  Traffic traffic_;
+};
+
+class ForwardModel : Model {
+ public:
+  ForwardModel(const Layout& layout, const Tiles& tiles, const ForwardOutput& output)
+      : Model(layout, tiles),
+        out_(ItemSize(output.o.dtype)),
+        lse_(output.lse.present()),
+        state_(output.row_max.present()) {}
 
   Traffic Standard() {
     ForEachQTile([&](const Sequence& s, std::int64_t, std::int64_t rows) {
       const std::int64_t scores = rows * s.seqlen_k;
       traffic_.Load(Role::kQ, rows * d_ * in_);
       Keys(s.seqlen_k);
-      for (Role role : {Role::kS, Role::kP}) {
-        traffic_.Store(role, scores * 4);
-        traffic_.Load(role, scores * 4);
-      }
+      StoreScores({Role::kS, Role::kP}, scores);
+      LoadScores({Role::kS, Role::kP}, scores);
       ScoreInputs(scores);
-      traffic_.flops += 2 * scores * (d_ + dv_);
+      Products(scores, d_ + dv_);
       Output(rows);
     });
     return traffic_;
@@ -65,20 +137,12 @@ class Model {
 
   // O, m, l of a Q tile in and out at every visit; K and V once.
   Traffic V1() {
-    ForEachHead([&](const Sequence& s) {
-      for (std::int64_t begin = 0; begin < s.seqlen_k; begin += tiles_.tile_kv) {
-        const std::int64_t cols = std::min(tiles_.tile_kv, s.seqlen_k - begin);
-        bool visited = false;
-        ForRows(s, tiles_.tile_q, [&](std::int64_t row, std::int64_t rows) {
-          if (!Visits(s, row, rows, begin)) return;
-          visited = true;
-          traffic_.Load(Role::kQ, rows * d_ * in_);
-          State(rows, true);
-          ScoreInputs(rows * cols);
-          traffic_.flops += 2 * rows * cols * (d_ + dv_);
-        });
-        if (visited) Keys(cols);
-      }
+    ForEachVisit(1, [&](std::int64_t rows, std::int64_t cols, bool first) {
+      if (first) Keys(cols);
+      traffic_.Load(Role::kQ, rows * d_ * in_);
+      State(rows, true);
+      ScoreInputs(rows * cols);
+      Products(rows * cols, d_ + dv_);
     });
     ForEachQTile([&](const Sequence&, std::int64_t, std::int64_t rows) {
       State(rows, false);
@@ -86,10 +150,11 @@ class Model {
         traffic_.Load(Role::kO, rows * dv_ * 4);
         traffic_.Store(Role::kO, rows * dv_ * out_);
       }
-      if (!lse_) return;
-      traffic_.Load(Role::kRowMax, rows * 4);
-      traffic_.Load(Role::kRowSum, rows * 4);
-      traffic_.Store(Role::kLse, rows * 4);
+      for (Role role : {Role::kRowMax, Role::kRowSum}) {
+        if (lse_ || state_) traffic_.Load(role, rows * 4);
+        if (state_) traffic_.Store(role, rows * 4);
+      }
+      if (lse_) traffic_.Store(Role::kLse, rows * 4);
     });
     return traffic_;
   }
@@ -107,7 +172,7 @@ class Model {
           const std::int64_t part = std::min(block, row + rows - r);
           if (!Visits(s, r, part, begin)) continue;
           ScoreInputs(part * cols);
-          traffic_.flops += 2 * part * cols * (d_ + dv_);
+          Products(part * cols, d_ + dv_);
         }
       }
       const std::int64_t parts = Parts(range);
@@ -122,40 +187,10 @@ class Model {
   }
 
  private:
-  template <typename Body>
-  void ForEachHead(const Body& body) {
-    for (std::int64_t b = 0; b < layout_.batch; ++b) {
-      const Sequence sequence = layout_.At(b);
-      for (std::int64_t h = 0; h < layout_.num_heads; ++h) body(sequence);
-    }
-  }
-  template <typename Body>
-  static void ForRows(const Sequence& s, std::int64_t step, const Body& body) {
-    for (std::int64_t row = 0; row < s.seqlen_q; row += step) {
-      body(row, std::min(step, s.seqlen_q - row));
-    }
-  }
-  template <typename Body>
-  void ForEachQTile(const Body& body) {
-    ForEachHead([&](const Sequence& s) {
-      ForRows(s, tiles_.tile_q, [&](std::int64_t row, std::int64_t rows) { body(s, row, rows); });
-    });
-  }
-  bool Visits(const Sequence& s, std::int64_t row, std::int64_t rows, std::int64_t key) const {
-    return VisitedTiles(s.mask, row, row + rows, tiles_.tile_kv).Contains(key / tiles_.tile_kv);
-  }
   std::int64_t Parts(const TileRange& range) const {
     if (tiles_.chunk == 0 || range.empty()) return 0;
     const std::int64_t step = tiles_.chunk / tiles_.tile_kv;
     return CeilDiv(range.end, step) - range.begin / step;
-  }
-  void Keys(std::int64_t cols) {
-    traffic_.Load(Role::kK, cols * d_ * in_);
-    traffic_.Load(Role::kV, cols * dv_ * in_);
-  }
-  void ScoreInputs(std::int64_t scores) {
-    if (layout_.bias) traffic_.Load(Role::kBias, scores * ItemSize(layout_.bias.dtype));
-    if (layout_.mask) traffic_.Load(Role::kMask, scores);
   }
   void Output(std::int64_t rows) {
     traffic_.Store(Role::kO, rows * dv_ * out_);
@@ -170,17 +205,14 @@ class Model {
     }
   }
 
-  const Layout& layout_;
-  Tiles tiles_;
-  bool lse_;
-  std::int64_t in_, out_, d_, dv_;
-  Traffic traffic_;
+  const std::int64_t out_;
+  const bool lse_, state_;  // whether lse, and V1's row_max and row_sum, are asked for
 };
 
-// What Forward moves when it runs `algorithm` with these tiles.
+// What Forward moves and computes when it runs `algorithm` with these tiles.
 inline Traffic ForwardTraffic(const Layout& layout, Algorithm algorithm, const Tiles& tiles,
-                              bool with_lse, DType out) {
-  Model model(layout, tiles, with_lse, out);
+                              const ForwardOutput& output) {
+  ForwardModel model(layout, tiles, output);
   switch (algorithm) {
     case Algorithm::kStandard: return model.Standard();
     case Algorithm::kV1: return model.V1();

@@ -113,6 +113,15 @@ class BackwardVerbs {
     }
   }
 
+  // D = rowsum(dO * O) - dlse, with the dO that came in beside Q.
+  void ComputeD(const QTile& tile, const KeyTile& keys, const QStage& stage) const {
+    const auto place = ForwardVerbs::Place(tile, keys.index);
+    if (call_.dlse) tracer_.Load(Role::kDLse, tile.rows * 4, place);
+    const auto span =
+        tracer_.Load(Role::kO, tile.rows * layout_.head_dim_v * ItemSize(call_.o.dtype), place);
+    for (std::int64_t r = 0; r < tile.rows; ++r) stage.D[r] = RowDot(call_, tile, r);
+  }
+
   // S = Q K^T.
   void ScoreProduct(const QTile& tile, const KeyTile& keys, const QStage& stage) const {
     const auto span = Product(Role::kS, tile, keys, layout_.head_dim);

@@ -25,9 +25,7 @@ class BiasStrip {
     const Layout& layout = call_.layout;
     const std::int64_t begin = k_tile * call_.launch.tile_kv;
     const std::int64_t cols = std::min<std::int64_t>(call_.launch.tile_kv, dbias_.shape[3] - begin);
-    for (std::int64_t i = 0; i < dbias_.shape[2]; ++i) {
-      std::fill_n(Row(bias_batch, bias_head, i, begin), cols, 0.0f);
-    }
+    Zero(bias_batch, bias_head, k_tile, begin, cols);
     const QTiles tiles(layout, call_.launch.tile_q);
     for (std::int64_t b = 0; b < layout.batch; ++b) {
       if (dbias_.shape[0] > 1 && b != bias_batch) continue;
@@ -37,13 +35,20 @@ class BiasStrip {
         for (std::int64_t t = 0; t < tiles.per_head(); ++t) AddTile(tiles.At(first + t), k_tile);
       }
     }
-    const std::int64_t bytes = dbias_.shape[2] * cols * 4;
-    tracer_.Store(Role::kDBias, bytes, {bias_batch * dbias_.shape[1] + bias_head, -1, k_tile});
   }
 
  private:
   float* Row(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     return static_cast<float*>(dbias_.data) + view_.Offset(b, h, i) + j;
+  }
+
+  void Zero(std::int64_t bias_batch, std::int64_t bias_head, std::int64_t k_tile,
+            std::int64_t begin, std::int64_t cols) const {
+    const auto span = tracer_.Store(Role::kDBias, dbias_.shape[2] * cols * 4,
+                                    {bias_batch * dbias_.shape[1] + bias_head, -1, k_tile});
+    for (std::int64_t i = 0; i < dbias_.shape[2]; ++i) {
+      std::fill_n(Row(bias_batch, bias_head, i, begin), cols, 0.0f);
+    }
   }
 
   void AddTile(const QTile& tile, std::int64_t k_tile) const {
@@ -57,11 +62,20 @@ class BiasStrip {
     verbs.LoadKV(tile, keys);
     verbs.LoadQ(tile, keys, stage, 0, tile.rows);
     verbs.LoadLse(tile, keys, stage);
-    for (std::int64_t r = 0; r < tile.rows; ++r) stage.D[r] = RowDot(call_, tile, r);
+    verbs.ComputeD(tile, keys, stage);
     verbs.ScoreProduct(tile, keys, stage);
     verbs.Probabilities(tile, keys, stage, true);
     verbs.OutputGradientProduct(tile, keys, stage);
     verbs.ScoreGradient(tile, keys, stage);
+    AddToDBias(tile, keys);
+  }
+
+  // Adds dS to the sum in slow memory: to one row of it where the bias broadcasts the rows.
+  void AddToDBias(const QTile& tile, const KeyTile& keys) const {
+    const auto place = ForwardVerbs::Place(tile, keys.index);
+    const std::int64_t bytes = (dbias_.shape[2] > 1 ? tile.rows : 1) * keys.cols * 4;
+    { const auto span = tracer_.Load(Role::kDBias, bytes, place); }
+    const auto span = tracer_.Store(Role::kDBias, bytes, place);
     for (std::int64_t r = 0; r < tile.rows; ++r) {
       float* sum = Row(tile.batch, tile.head, tile.row_begin + r, keys.begin);
       const float* dS = top_.dP + r * kTileLd;

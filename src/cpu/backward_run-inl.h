@@ -115,27 +115,6 @@ HWY_INLINE void FinishDQ(const BackwardCall& call, const DQAccumulator& dq) {
   });
 }
 
-// dK and dV of the rows that hold no key of a sequence: past its key length, or past the last
-// sequence.
-HWY_INLINE void ZeroUnusedKeys(const Layout& layout, const Gradients& gradients) {
-  const RowView views[2] = {RowView::Make(gradients.dk), RowView::Make(gradients.dv)};
-  const std::int64_t widths[2] = {layout.head_dim, layout.head_dim_v};
-  const bool varlen = layout.problem().cu_seqlens_k.present();
-  for (std::int64_t b = 0; b < layout.batch; ++b) {
-    const Sequence sequence = layout.At(b);
-    const std::int64_t end =
-        !varlen ? layout.total_k
-                : (b + 1 < layout.batch ? layout.At(b + 1).k_begin : layout.total_k);
-    for (std::int64_t row = sequence.k_begin + sequence.seqlen_k; row < end; ++row) {
-      for (std::int64_t h = 0; h < layout.num_heads_kv; ++h) {
-        for (int n = 0; n < 2; ++n) {
-          std::memset(views[n].Row(b, row, h), 0, widths[n] * ItemSize(views[n].dtype));
-        }
-      }
-    }
-  }
-}
-
 // A QTile that stands for a KV tile's head where only batch and head matter.
 HWY_INLINE QTile HeadOf(const Layout& layout, std::int64_t batch, std::int64_t head_kv) {
   QTile tile;
@@ -146,6 +125,31 @@ HWY_INLINE QTile HeadOf(const Layout& layout, std::int64_t batch, std::int64_t h
   tile.index = -1;
   tile.sequence = layout.At(batch);
   return tile;
+}
+
+// dK and dV of the rows that hold no key of a sequence: past its key length, or past the last
+// sequence.
+HWY_INLINE void ZeroUnusedKeys(const BackwardCall& call, const Gradients& gradients) {
+  const Layout& layout = call.layout;
+  const Tracer tracer(call.launch.observer, 0, call.start);
+  const bool varlen = layout.problem().cu_seqlens_k.present();
+  for (std::int64_t b = 0; b < layout.batch; ++b) {
+    const Sequence sequence = layout.At(b);
+    const std::int64_t begin = sequence.k_begin + sequence.seqlen_k;
+    const std::int64_t end =
+        varlen && b + 1 < layout.batch ? layout.At(b + 1).k_begin : layout.total_k;
+    const auto zero = [&](Role role, const Tensor& gradient, std::int64_t h) {
+      const RowView view = RowView::Make(gradient);
+      const std::int64_t bytes = gradient.shape[gradient.rank - 1] * ItemSize(view.dtype);
+      const auto span =
+          tracer.Store(role, (end - begin) * bytes, ForwardVerbs::Place(HeadOf(layout, b, h), -1));
+      for (std::int64_t row = begin; row < end; ++row) std::memset(view.Row(b, row, h), 0, bytes);
+    };
+    for (std::int64_t h = 0; begin < end && h < layout.num_heads_kv; ++h) {
+      zero(Role::kDK, gradients.dk, h);
+      zero(Role::kDV, gradients.dv, h);
+    }
+  }
 }
 
 // A backward call: what comes before the kernel's own passes, what they share, and what comes
@@ -162,7 +166,7 @@ class BackwardJob {
         dq(layout, launch, scratch, gradients.dq),
         gradients_(gradients) {
     Prepare(call, scratch, dq, with_D);
-    ZeroUnusedKeys(layout, gradients);
+    ZeroUnusedKeys(call, gradients);
   }
   void Finish() const {
     FinishDQ(call, dq);

@@ -45,8 +45,8 @@ class ScoreMatrices {
 
 // S and dP of one Q tile against every KV tile; then P and dS of its rows.
 HWY_INLINE void ScorePasses(const BackwardCall& call, const BackwardVerbs& verbs,
-                            const BackwardWorktop& top, const ScoreMatrices& matrices,
-                            const float* D, const QTile& tile) {
+                            const BackwardWorktop& top, const BackwardScratch& row_scratch,
+                            const ScoreMatrices& matrices, const QTile& tile) {
   const StandardScratch& scratch = matrices.scratch();
   const std::int64_t tile_kv = call.launch.tile_kv;
   const QStage& stage = top.stages[0];
@@ -59,8 +59,9 @@ HWY_INLINE void ScorePasses(const BackwardCall& call, const BackwardVerbs& verbs
     verbs.OutputGradientProduct(tile, keys, stage);
     matrices.Store(Role::kDP, tile, keys, top.dP, scratch.dP);
   }
-  std::copy_n(D, tile.rows, stage.D);
-  verbs.LoadLse(tile, {}, stage);
+  constexpr KeyTile kAllKeys{.index = -1};
+  verbs.LoadLse(tile, kAllKeys, stage);
+  LoadD(row_scratch, verbs.tracer(), tile, kAllKeys, stage);
   for (std::int64_t j = 0; j * tile_kv < tile.sequence.seqlen_k; ++j) {
     const KeyTile keys = MakeKeyTile(tile.sequence, j, static_cast<int>(tile_kv));
     matrices.Load(Role::kS, tile, keys, scratch.S, top.S);
@@ -118,8 +119,7 @@ void BackwardStandard(const Problem& problem, const BackwardInput& input,
     const BackwardWorktop& top = job.scratch.tops[worker];
     const BackwardVerbs verbs(job.call, tracer, top);
     const ScoreMatrices scores(matrices, tracer);
-    const float* D = job.scratch.D + tile.batch_head * job.scratch.rows + tile.row_begin;
-    ScorePasses(job.call, verbs, top, scores, D, tile);
+    ScorePasses(job.call, verbs, top, job.scratch, scores, tile);
     QueryPass(job.call, verbs, top, scores, job.dq, tile);
   });
   job.ForKeyTiles(KeyTileStandard{matrices});

@@ -30,15 +30,6 @@ HWY_INLINE void LoadRowState(const BackwardCall& call, const BackwardVerbs& verb
   }
 }
 
-HWY_INLINE void ComputeD(const BackwardCall& call, const Tracer& tracer, const QTile& tile,
-                         const KeyTile& keys, const QStage& stage) {
-  const auto place = ForwardVerbs::Place(tile, keys.index);
-  if (call.dlse) tracer.Load(Role::kDLse, tile.rows * 4, place);
-  const auto span =
-      tracer.Load(Role::kO, tile.rows * call.layout.head_dim_v * ItemSize(call.o.dtype), place);
-  for (std::int64_t r = 0; r < tile.rows; ++r) stage.D[r] = RowDot(call, tile, r);
-}
-
 struct KeyTileV1 {
   const BackwardCall& call;
   const DQAccumulator& dq;
@@ -50,7 +41,7 @@ struct KeyTileV1 {
       const bool masked = visits.Masked(tile);
       verbs.LoadQ(tile, keys, stage, 0, tile.rows);
       LoadRowState(call, verbs, tile, keys, stage);
-      ComputeD(call, verbs.tracer(), tile, keys, stage);
+      verbs.ComputeD(tile, keys, stage);
       const bool clean = verbs.Clean(tile, keys, stage, masked);
       verbs.ScoreProduct(tile, keys, stage);           // S = Q K^T
       verbs.Probabilities(tile, keys, stage, masked);  // P = exp(S - m) / l

@@ -141,11 +141,10 @@ void WriteResults(const Layout& layout, const ForwardOutput& output, const Trace
       }
     }
   }
-  if (lse) {
-    tracer.Load(Role::kRowMax, tile.rows * 4, place);
-    tracer.Load(Role::kRowSum, tile.rows * 4, place);
-    tracer.Store(Role::kLse, tile.rows * 4, place);
-  }
+  if (!lse && !row_max) return;
+  const std::int64_t bytes = tile.rows * 4;
+  tracer.Load(Role::kRowMax, bytes, place);
+  tracer.Load(Role::kRowSum, bytes, place);
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     const float m = memory.row_max(tile)[r];
     const float l = memory.row_sum(tile)[r];
@@ -153,6 +152,9 @@ void WriteResults(const Layout& layout, const ForwardOutput& output, const Trace
     if (row_max) row_max.At(tile.batch, tile.head, row0 + r) = m * kLn2;
     if (row_sum) row_sum.At(tile.batch, tile.head, row0 + r) = l;
   }
+  if (lse) tracer.Store(Role::kLse, bytes, place);
+  if (row_max) tracer.Store(Role::kRowMax, bytes, place);
+  if (row_sum) tracer.Store(Role::kRowSum, bytes, place);
 }
 
 void ForwardV1(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
