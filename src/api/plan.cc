@@ -6,13 +6,13 @@
 #include <cstdio>
 
 #include "api/validate.h"
-#include "cpu/forward_v3.h"
 #include "cpu/parallel_for.h"
 #include "cpu/split_kv.h"
 
 namespace flashwok {
 namespace {
 
+constexpr int kTileQ = 192;
 constexpr int kRowBlock = 12;  // rows of a micro-kernel
 constexpr int kKeyBlock = 16;  // keys of a whole vector, on every instruction set
 
@@ -38,16 +38,14 @@ std::string Objection(const cpu::Kernel& kernel, const Problem& problem) {
   return {};
 }
 
-// Rows of a Q tile. V2 and V3 fetch K and V once a Q tile, so theirs are as large as leaves every
-// worker several; the size of a tile changes no bit of a row's result.
+// Rows of a Q tile. V2 and V3 fetch K and V once a Q tile, so theirs are larger where every worker
+// has several; the size of a tile changes no bit of a row's result.
 int TileQ(const Layout& layout, const cpu::Kernel& kernel, int num_threads) {
   if (kernel.pass == Pass::kBackward) return 64;
   if (kernel.algorithm == Algorithm::kV2 || kernel.algorithm == Algorithm::kV3) {
-    for (int tile_q : {768, 384}) {
-      if (cpu::QTiles(layout, tile_q).count() >= 8 * num_threads) return tile_q;
-    }
+    if (cpu::QTiles(layout, 2 * kTileQ).count() >= 8 * num_threads) return 2 * kTileQ;
   }
-  return 192;
+  return kTileQ;
 }
 
 void SetTiles(const Layout& layout, const Execution& execution, const cpu::Kernel& kernel,
@@ -131,7 +129,6 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
 io_model::Tiles ModelTiles(const Choice& choice) {
   const cpu::Launch& launch = choice.launch;
   io_model::Tiles tiles{launch.tile_q, launch.tile_kv};
-  if (choice.plan.algorithm == Algorithm::kV3) tiles.block_rows = cpu::kConsumerRows;
   if (launch.split) tiles.chunk = launch.chunk;
   return tiles;
 }

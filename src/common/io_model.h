@@ -35,7 +35,6 @@ struct Traffic {
 
 struct Tiles {
   std::int64_t tile_q = 0, tile_kv = 0;
-  std::int64_t block_rows = 0;  // rows that V3 computes at once; 0: the whole Q tile
   std::int64_t chunk = 0;       // keys of a partial result, when the keys are split; else 0
 };
 
@@ -159,21 +158,19 @@ class ForwardModel : Model {
     return traffic_;
   }
 
-  // Q and O once, K and V at every visit. V3 moves the same and computes by blocks of rows.
+  // Q and O once, K and V at every visit; only rows that see one of the keys are computed. V3 moves
+  // and computes the same.
   Traffic V2() {
     ForEachQTile([&](const Sequence& s, std::int64_t row, std::int64_t rows) {
       const TileRange range = VisitedTiles(s.mask, row, row + rows, tiles_.tile_kv);
-      const std::int64_t block = tiles_.block_rows > 0 ? tiles_.block_rows : rows;
       for (std::int64_t j = range.begin; j < range.end; ++j) {
         const std::int64_t begin = j * tiles_.tile_kv;
         const std::int64_t cols = std::min(tiles_.tile_kv, s.seqlen_k - begin);
         Keys(cols);
-        for (std::int64_t r = row; r < row + rows; r += block) {
-          const std::int64_t part = std::min(block, row + rows - r);
-          if (!Visits(s, r, part, begin)) continue;
-          ScoreInputs(part * cols);
-          Products(part * cols, d_ + dv_);
-        }
+        const std::int64_t scores =
+            s.mask.RowsSeeing({begin, begin + cols}, {row, row + rows}).size() * cols;
+        ScoreInputs(scores);
+        Products(scores, d_ + dv_);
       }
       const std::int64_t parts = Parts(range);
       traffic_.Load(Role::kQ, (tiles_.chunk > 0 ? parts : 1) * rows * d_ * in_);
