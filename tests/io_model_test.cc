@@ -33,7 +33,7 @@ class Counter : public Observer {
 };
 
 struct Variant {
-  std::string name;
+  std::string name, kernel;
   Problem problem;
 };
 
@@ -52,7 +52,7 @@ std::vector<Variant> Variants(const Problem& problem, Pass pass) {
     if (kernel.pass != pass) continue;
     for (const auto& [name, masked] : {std::pair{"own masks", problem}, std::pair{"no mask", plain},
                                        std::pair{"causal window", window}}) {
-      variants.push_back({kernel.name + ", " + name, masked});
+      variants.push_back({kernel.name + ", " + name, kernel.name, masked});
       variants.back().problem.algorithm = kernel.algorithm;
     }
   }
@@ -60,12 +60,14 @@ std::vector<Variant> Variants(const Problem& problem, Pass pass) {
 }
 
 // Small tiles, and those that the kernel chooses.
-std::vector<Execution> Executions() {
+std::vector<Execution> Executions(const std::string& kernel) {
   Execution small;
+  small.kernel = kernel;
   small.num_threads = 2;
   small.tile_q = 36;
   small.tile_kv = 32;
   Execution chosen;
+  chosen.kernel = kernel;
   chosen.num_threads = 1;
   return {small, chosen};
 }
@@ -91,7 +93,7 @@ class IoModelTest : public ::testing::TestWithParam<Case> {};
 TEST_P(IoModelTest, ForwardCountedEqualsFormula) {
   ProblemData data(GetParam());
   SCOPED_TRACE(data.Describe());
-  for (auto& [name, problem] : Variants(data.problem, Pass::kForward)) {
+  for (auto& [name, kernel, problem] : Variants(data.problem, Pass::kForward)) {
     const Algorithm algorithm = problem.algorithm;
     const bool splits = algorithm == Algorithm::kV2 || algorithm == Algorithm::kV3;
     for (bool optional : {false, true}) {
@@ -104,7 +106,7 @@ TEST_P(IoModelTest, ForwardCountedEqualsFormula) {
         if (algorithm == Algorithm::kV1) output.row_sum = data.row_sum;
         if (splits) problem.num_splits = 3;
       }
-      for (const Execution& execution : Executions()) {
+      for (const Execution& execution : Executions(kernel)) {
         ExpectCounted(
             problem, Pass::kForward, execution,
             [&](const Execution& e) { return Forward(problem, output, e); },
@@ -120,7 +122,7 @@ TEST_P(IoModelTest, BackwardCountedEqualsFormula) {
   if (!GetParam().backward) GTEST_SKIP();
   ProblemData data(GetParam());
   SCOPED_TRACE(data.Describe());
-  for (const auto& [name, problem] : Variants(data.problem, Pass::kBackward)) {
+  for (const auto& [name, kernel, problem] : Variants(data.problem, Pass::kBackward)) {
     const Algorithm algorithm = problem.algorithm;
     ForwardOutput output = data.output;
     if (algorithm == Algorithm::kV1) {
@@ -138,7 +140,7 @@ TEST_P(IoModelTest, BackwardCountedEqualsFormula) {
       } else {
         gradients.dbias = {};
       }
-      for (const Execution& execution : Executions()) {
+      for (const Execution& execution : Executions(kernel)) {
         ExpectCounted(
             problem, Pass::kBackward, execution,
             [&](const Execution& e) { return Backward(problem, input, gradients, e); },

@@ -73,12 +73,13 @@ TEST_P(KernelTest, ForwardMatchesOracle) {
     if (kernel.pass != Pass::kForward || !kernel.available) continue;
     SCOPED_TRACE(kernel.name);
     data.problem.algorithm = kernel.algorithm;
-    const PlanResult plan = Plan(data.problem, Pass::kForward);
+    Execution execution;
+    execution.kernel = kernel.name;
+    const PlanResult plan = Plan(data.problem, Pass::kForward, execution);
     if (plan.status.code() == StatusCode::kUnsupported) continue;
     ASSERT_TRUE(plan.status.ok()) << plan.status.message();
     for (int threads : {1, 2}) {
       data.ResetOutputs();
-      Execution execution;
       execution.num_threads = threads;
       const Status status = Forward(data.problem, data.output, execution);
       ASSERT_TRUE(status.ok()) << status.message();
@@ -105,6 +106,7 @@ TEST_P(KernelTest, BackwardMatchesOracle) {
     for (int threads : {1, 2}) {
       data.ResetOutputs();
       Execution execution;
+      execution.kernel = kernel.name;
       execution.num_threads = threads;
       Status status = Forward(data.problem, data.output, execution);
       ASSERT_TRUE(status.ok()) << status.message();

@@ -139,6 +139,7 @@ void AddRunOptions(CLI::App& app, RunOptions* options, bool with_algorithm) {
   add("--threads", options->threads, "0: all cores");
   add("--tile-q", options->tile_q, "Rows of a Q tile; 0: the kernel's own");
   add("--tile-kv", options->tile_kv, "Keys of a KV tile; 0: the kernel's own");
+  add("--kernel", options->kernel, "The only kernel to take in its pass, by its name in `info`");
   add("--workspace-limit", options->workspace_limit,
       "Refuse a kernel that needs more scratch memory, as 512MiB");
   add("--out-dtype", options->out_dtype, "Of O; default: the inputs', for float8 bfloat16");
@@ -210,6 +211,7 @@ Execution MakeExecution(const RunOptions& options) {
   execution.num_threads = options.threads;
   execution.tile_q = options.tile_q;
   execution.tile_kv = options.tile_kv;
+  execution.kernel = options.kernel;
   execution.workspace_limit = ParseBytes("--workspace-limit", options.workspace_limit);
   return execution;
 }

@@ -56,6 +56,7 @@ struct RunOptions {
   std::string workspace_limit = "16GiB";
   int threads = 0;
   int tile_q = 0;
+  std::string kernel;
   int tile_kv = 0;
 };
 

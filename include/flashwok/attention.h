@@ -111,6 +111,7 @@ struct Execution {
   // A request that needs more scratch than this is refused before anything is allocated.
   std::size_t workspace_limit = std::size_t{16} << 30;
   int tile_q = 0, tile_kv = 0;  // rows and keys of a tile; 0: from the kernel's table
+  std::string kernel;           // registry name of the one kernel to take in its pass; empty: any
   Observer* observer = nullptr;
   void* stream = nullptr;  // CUDA
 };

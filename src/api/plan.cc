@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kTileQ = 192;
 constexpr int kRowBlock = 12;  // rows of a micro-kernel
-constexpr int kKeyBlock = 16;  // keys of a whole vector, on every instruction set
+constexpr int kKeyBlock = 32;  // keys of a whole block, on every instruction set
 
 template <typename T>
 T RoundUpTo(T value, T multiple) {
@@ -27,13 +27,21 @@ std::string Gigabytes(std::size_t bytes) {
   return text;
 }
 
-// Why `kernel` does not take the problem, or empty.
-std::string Objection(const cpu::Kernel& kernel, const Problem& problem) {
-  if (IsFloat8(problem.q.dtype) && !kernel.float8) {
-    return std::string("q: dtype ") + Name(problem.q.dtype) + " is not one of " + kernel.dtypes;
+// Why `kernel` does not take the problem, or empty. `wanted`: the only kernel asked for, or null.
+std::string Objection(const cpu::Kernel& kernel, const Problem& problem,
+                      const cpu::Kernel* wanted) {
+  if (wanted != nullptr && wanted != &kernel) {
+    return std::string("kernel: ") + wanted->name + " was asked for";
   }
   if (problem.algorithm != Algorithm::kAuto && problem.algorithm != kernel.algorithm) {
     return std::string("algorithm: ") + Name(problem.algorithm) + " was asked for";
+  }
+  if (std::ranges::find(kernel.dtypes, problem.q.dtype) == kernel.dtypes.end()) {
+    return std::string("q: dtype ") + Name(problem.q.dtype) + " is not one of " +
+           cpu::Dtypes(kernel);
+  }
+  if (!cpu::Available(kernel)) {
+    return std::string("this machine has no ") + kernel.requirement;
   }
   return {};
 }
@@ -80,6 +88,12 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   plan.status = Validate(problem, pass);
   if (plan.status.ok()) plan.status = ValidateExecution(execution);
   if (!plan.status.ok()) return choice;
+  const auto named = std::ranges::find(cpu::Registry(), execution.kernel, &cpu::Kernel::name);
+  if (!execution.kernel.empty() && named == cpu::Registry().end()) {
+    plan.status = Status::Invalid("kernel: '" + execution.kernel + "' is not in the registry");
+    return choice;
+  }
+  const bool wanted = !execution.kernel.empty() && named->pass == pass;
   const Layout layout(problem);
   cpu::Launch& launch = choice.launch;
   launch.observer = execution.observer;
@@ -88,7 +102,7 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
     if (kernel.pass != pass) continue;
     const std::string objection = choice.kernel != nullptr
                                       ? "a kernel before it in the order of preference runs"
-                                      : Objection(kernel, problem);
+                                      : Objection(kernel, problem, wanted ? &*named : nullptr);
     if (objection.empty()) {
       choice.kernel = &kernel;
     } else {
@@ -98,7 +112,7 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   if (choice.kernel == nullptr) {
     std::string message = "no kernel runs this problem";
     for (const Rejection& rejection : plan.rejections) {
-      if (rejection.reason.rfind("algorithm", 0) != 0) {
+      if (!rejection.reason.ends_with(" was asked for")) {
         message += "; " + rejection.kernel + ": " + rejection.reason;
       }
     }

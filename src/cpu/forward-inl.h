@@ -20,15 +20,16 @@ struct KeyTile {
   std::int64_t index = 0;
   std::int64_t begin = 0;
   std::int64_t cols = 0;    // real keys
-  std::int64_t padded = 0;  // up to whole vectors
+  std::int64_t padded = 0;  // up to whole blocks, vectors unless said otherwise
 };
 
-HWY_INLINE KeyTile MakeKeyTile(const Sequence& sequence, std::int64_t index, int tile_kv) {
+HWY_INLINE KeyTile MakeKeyTile(const Sequence& sequence, std::int64_t index, int tile_kv,
+                               int block = kLanes) {
   KeyTile keys;
   keys.index = index;
   keys.begin = index * tile_kv;
   keys.cols = std::min<std::int64_t>(tile_kv, sequence.seqlen_k - keys.begin);
-  keys.padded = RoundUp(keys.cols, kLanes);
+  keys.padded = RoundUp(keys.cols, block);
   return keys;
 }
 
@@ -38,6 +39,10 @@ class ForwardVerbs {
   ForwardVerbs(const Layout& layout, const Launch& launch, const Tracer& tracer,
                const ForwardWorktop& top)
       : layout_(layout), launch_(launch), tracer_(tracer), top_(top) {}
+
+  KeyTile Keys(const QTile& tile, std::int64_t index) const {
+    return MakeKeyTile(tile.sequence, index, launch_.tile_kv);
+  }
 
   TileRange Range(const QTile& tile) const {
     return VisitedTiles(tile.sequence.mask, tile.row_begin, tile.row_begin + tile.rows,
@@ -110,10 +115,14 @@ class ForwardVerbs {
   // m, P, l, alpha.
   void Softmax(const QTile& tile, const KeyTile& keys, const RowRange& rows, const RowState& state,
                bool masked, float* S) const {
+    SoftmaxOf(1.0f, tile, keys, rows, state, masked, S);
+  }
+  void SoftmaxOf(float scale, const QTile& tile, const KeyTile& keys, const RowRange& rows,
+                 const RowState& state, bool masked, float* S) const {
     const auto span = tracer_.Work(EventKind::kSoftmax, Role::kP, Place(tile, keys.index), masked);
     const RowState part{state.row_max + rows.begin, state.row_sum + rows.begin,
                         state.alpha + rows.begin};
-    OnlineSoftmax(S, rows.size(), keys.padded, part);
+    OnlineSoftmax(S, rows.size(), keys.padded, scale, part);
     if (layout_.dropout.active()) {
       DropRows(layout_, tile, keys.begin, keys.padded, rows.begin, rows.size(), S);
     }
@@ -180,7 +189,7 @@ class ForwardVerbs {
     return {tile.batch_head, tile.index, k_tile};
   }
 
- private:
+ protected:
   const Layout& layout_;
   const Launch& launch_;
   const Tracer& tracer_;

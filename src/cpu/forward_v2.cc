@@ -27,7 +27,7 @@ struct ChunkV2 {
     ResetState(state, tile.rows);
     ZeroTile(O, tile.rows, layout.head_dim_v);
     for (std::int64_t j = begin; j < end; ++j) {
-      const KeyTile keys = MakeKeyTile(tile.sequence, j, launch.tile_kv);
+      const KeyTile keys = verbs.Keys(tile, j);
       const RowRange rows = verbs.RowsSeeing(tile, keys);
       const bool masked = verbs.Masked(range, j);
       verbs.LoadK(tile, keys);
@@ -43,7 +43,7 @@ struct ChunkV2 {
 
 void ForwardV2(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
   const Layout layout(problem);
-  RunSplitKV<ForwardWorktop>(layout, output, launch, ChunkV2{layout, launch});
+  RunSplitKV<ForwardVerbs, ForwardWorktop>(layout, output, launch, ChunkV2{layout, launch});
 }
 
 }  // namespace flashwok::cpu::HWY_NAMESPACE

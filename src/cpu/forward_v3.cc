@@ -1,15 +1,17 @@
 // Flash Attention V3 (Shah et al. 2024) as a CPU can run it. Against V2:
 //   - an assembly line of two stages: while one pair of K and V tiles is computed with, the next
-//   pair
-//     is fetched and packed in small steps between the products, so that the loads overlap them;
-//   - the consumers are blocks of rows of the Q tile; a block that sees no key of a tile passes;
-//   - products of narrow operands with float32 accumulation: float8 is widened on the way in, and
-//     its scales are applied to the scores and to O.
+//     pair is fetched and packed in small steps between the products, so that the loads overlap
+//     them;
+//   - the consumers are blocks of rows of the Q tile, small enough that their scores stay near;
+//   - products of narrow operands with float32 accumulation: bfloat16 by the instructions made for
+//     it (AMX, AVX512_BF16); float8 is widened on the way in, and its scales are applied to the
+//     scores and to O.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward_v3.cc"
 #include <hwy/foreach_target.h>
 // Highway's per-target includes follow.
 #include "cpu/forward-inl.h"
+#include "cpu/forward_bf16-inl.h"
 #include "cpu/forward_v3.h"
 #include "cpu/kernels.h"
 #include "cpu/parallel_for.h"
@@ -19,9 +21,10 @@ HWY_BEFORE_NAMESPACE();
 namespace flashwok::cpu::HWY_NAMESPACE {
 
 // Fetches one KV tile into a stage, a slice at a time.
+template <typename Verbs>
 class Producer {
  public:
-  Producer(const ForwardVerbs& verbs, const Layout& layout, const Tracer& tracer, const QTile& tile,
+  Producer(const Verbs& verbs, const Layout& layout, const Tracer& tracer, const QTile& tile,
            std::int64_t steps)
       : verbs_(verbs), layout_(layout), tracer_(tracer), tile_(tile), steps_(steps) {}
 
@@ -59,13 +62,13 @@ class Producer {
   void Load(Role role, std::int64_t begin, std::int64_t end, std::int64_t row_bytes,
             const Body& body) const {
     const std::int64_t keys = std::min(end, keys_.cols) - std::min(begin, keys_.cols);
-    auto place = ForwardVerbs::Place(tile_, keys_.index);
+    auto place = Verbs::Place(tile_, keys_.index);
     place.stage = stage_index_;
     const auto span = tracer_.Load(role, keys * row_bytes, place);
     body();
   }
 
-  const ForwardVerbs& verbs_;
+  const Verbs& verbs_;
   const Layout& layout_;
   const Tracer& tracer_;
   const QTile& tile_;
@@ -81,20 +84,20 @@ struct ChunkV3 {
   const Layout& layout;
   const Launch& launch;
 
-  void operator()(const ForwardVerbs& verbs, const WorktopV3& top, const QTile& tile,
+  template <typename Verbs>
+  void operator()(const Verbs& verbs, const WorktopV3& top, const QTile& tile,
                   const TileRange& range, std::int64_t begin, std::int64_t end,
                   const RowState& state, float* O) const {
     ResetState(state, tile.rows);
     ZeroTile(O, tile.rows, layout.head_dim_v);
     Producer producer(verbs, layout, verbs.tracer(), tile, CeilDiv(tile.rows, kConsumerRows));
-    producer.Begin(MakeKeyTile(tile.sequence, begin, launch.tile_kv), top.stages[0], 0);
+    producer.Begin(verbs.Keys(tile, begin), top.stages[0], 0);
     producer.Finish();
     for (std::int64_t j = begin; j < end; ++j) {
       const int stage = static_cast<int>((j - begin) % 2);
-      const KeyTile keys = MakeKeyTile(tile.sequence, j, launch.tile_kv);
+      const KeyTile keys = verbs.Keys(tile, j);
       if (j + 1 < end) {
-        producer.Begin(MakeKeyTile(tile.sequence, j + 1, launch.tile_kv), top.stages[1 - stage],
-                       1 - stage);
+        producer.Begin(verbs.Keys(tile, j + 1), top.stages[1 - stage], 1 - stage);
       }
       const RowRange seeing = verbs.RowsSeeing(tile, keys);
       for (RowRange rows = seeing; !rows.empty(); rows = {rows.end, seeing.end}) {
@@ -107,9 +110,9 @@ struct ChunkV3 {
     }
   }
 
-  void Consume(const ForwardVerbs& verbs, const QTile& tile, const KeyTile& keys,
-               const StageV3& stage, const RowRange& rows, bool masked, const RowState& state,
-               float* S, float* O) const {
+  template <typename Verbs>
+  void Consume(const Verbs& verbs, const QTile& tile, const KeyTile& keys, const StageV3& stage,
+               const RowRange& rows, bool masked, const RowState& state, float* S, float* O) const {
     verbs.ScoreProduct(tile, keys, rows, stage.KT, S);            // S = Q K^T
     verbs.Scores(tile, keys, rows, masked, S);                    // mask, bias
     verbs.Softmax(tile, keys, rows, state, masked, S);            // m, P, l
@@ -120,7 +123,12 @@ struct ChunkV3 {
 
 void ForwardV3(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
   const Layout layout(problem);
-  RunSplitKV<WorktopV3>(layout, output, launch, ChunkV3{layout, launch});
+  const ChunkV3 chunk{layout, launch};
+  if (launch.bf16 != nullptr) {
+    RunSplitKV<Bf16Verbs, WorktopV3>(layout, output, launch, chunk);
+  } else {
+    RunSplitKV<ForwardVerbs, WorktopV3>(layout, output, launch, chunk);
+  }
 }
 
 }  // namespace flashwok::cpu::HWY_NAMESPACE
@@ -137,6 +145,26 @@ void ForwardV3(const Problem& problem, const ForwardOutput& output, const Launch
 
 std::size_t ForwardV3Bytes(const Problem& problem, const Launch& launch) {
   return SplitKVBytes<WorktopV3>(Layout(problem), launch);
+}
+
+namespace {
+Launch With(const Bf16Products* products, Launch launch) {
+  launch.bf16 = products;
+  return launch;
+}
+}  // namespace
+
+void ForwardV3Amx(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
+  ForwardV3(problem, output, With(AmxProducts(), launch));
+}
+
+void ForwardV3Avx512Bf16(const Problem& problem, const ForwardOutput& output,
+                         const Launch& launch) {
+  ForwardV3(problem, output, With(Avx512Bf16Products(), launch));
+}
+
+std::size_t ForwardV3Bf16Bytes(const Problem& problem, const Launch& launch) {
+  return ForwardV3Bytes(problem, With(Avx512Bf16Products(), launch));
 }
 
 }  // namespace flashwok::cpu

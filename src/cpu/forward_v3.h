@@ -12,11 +12,17 @@ struct StageV3 {
   float* V;   // [kTileKV, head_dim_v]
 };
 
+// bfloat16 tiles hold pairs, and a whole number of 16 of them along the depth.
 struct WorktopV3 : ForwardWorktop {
   WorktopV3(Arena& arena, const Launch& launch, std::int64_t head_dim)
-      : ForwardWorktop(arena, launch, head_dim, kConsumerRows),
-        stages{{KT, V}, {arena.Tile(head_dim), arena.Tile(launch.tile_kv)}} {}
+      : ForwardWorktop(arena, launch, std::max<std::int64_t>(head_dim, 16), kConsumerRows),
+        P(launch.bf16 == nullptr ? S : arena.Tile(kConsumerRows)),
+        V_finite(launch.bf16 == nullptr ? V : arena.Tile(launch.tile_kv / 2)),
+        stages{{KT, V},
+               {arena.Tile(std::max<std::int64_t>(head_dim, 16)), arena.Tile(launch.tile_kv)}} {}
 
+  float* P;         // [kConsumerRows, kTileKV]
+  float* V_finite;  // V with zeros for what is not finite
   StageV3 stages[2];
 };
 

@@ -6,39 +6,51 @@ namespace flashwok {
 namespace cpu {
 namespace {
 
-constexpr const char* kWide = "float32 float16 bfloat16";
-constexpr const char* kAll = "float32 float16 bfloat16 float8_e4m3 float8_e5m2";
+constexpr DType kBf16[] = {DType::kBFloat16};
+constexpr DType kWide[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+constexpr DType kAll[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3,
+                          DType::kFloat8E5M2};
 
 constexpr Kernel kKernels[] = {
-    {"cpu_forward_v3", Pass::kForward, Algorithm::kV3, kAll, true, ForwardV3Bytes, ForwardV3,
-     nullptr},
-    {"cpu_forward_v2", Pass::kForward, Algorithm::kV2, kWide, false, ForwardV2Bytes, ForwardV2,
-     nullptr},
-    {"cpu_forward_v1", Pass::kForward, Algorithm::kV1, kWide, false, ForwardV1Bytes, ForwardV1,
-     nullptr},
-    {"cpu_forward_standard", Pass::kForward, Algorithm::kStandard, kWide, false,
-     ForwardStandardBytes, ForwardStandard, nullptr},
-    {"cpu_backward_v3", Pass::kBackward, Algorithm::kV3, kWide, false, BackwardV3Bytes, nullptr,
+    {"cpu_forward_v3_amx", Pass::kForward, Algorithm::kV3, kBf16, ForwardV3Bf16Bytes, ForwardV3Amx,
+     nullptr, AmxProducts, "AMX_BF16"},
+    {"cpu_forward_v3_avx512bf16", Pass::kForward, Algorithm::kV3, kBf16, ForwardV3Bf16Bytes,
+     ForwardV3Avx512Bf16, nullptr, Avx512Bf16Products, "AVX512_BF16"},
+    {"cpu_forward_v3", Pass::kForward, Algorithm::kV3, kAll, ForwardV3Bytes, ForwardV3},
+    {"cpu_forward_v2", Pass::kForward, Algorithm::kV2, kWide, ForwardV2Bytes, ForwardV2},
+    {"cpu_forward_v1", Pass::kForward, Algorithm::kV1, kWide, ForwardV1Bytes, ForwardV1},
+    {"cpu_forward_standard", Pass::kForward, Algorithm::kStandard, kWide, ForwardStandardBytes,
+     ForwardStandard},
+    {"cpu_backward_v3", Pass::kBackward, Algorithm::kV3, kWide, BackwardV3Bytes, nullptr,
      BackwardV3},
-    {"cpu_backward_v2", Pass::kBackward, Algorithm::kV2, kWide, false, BackwardV2Bytes, nullptr,
+    {"cpu_backward_v2", Pass::kBackward, Algorithm::kV2, kWide, BackwardV2Bytes, nullptr,
      BackwardV2},
-    {"cpu_backward_v1", Pass::kBackward, Algorithm::kV1, kWide, false, BackwardV1Bytes, nullptr,
+    {"cpu_backward_v1", Pass::kBackward, Algorithm::kV1, kWide, BackwardV1Bytes, nullptr,
      BackwardV1},
-    {"cpu_backward_standard", Pass::kBackward, Algorithm::kStandard, kWide, false,
-     BackwardStandardBytes, nullptr, BackwardStandard},
+    {"cpu_backward_standard", Pass::kBackward, Algorithm::kStandard, kWide, BackwardStandardBytes,
+     nullptr, BackwardStandard},
 };
 
 }  // namespace
 
 std::span<const Kernel> Registry() { return kKernels; }
 
+std::string Dtypes(const Kernel& kernel) {
+  std::string names;
+  for (DType dtype : kernel.dtypes) {
+    if (!names.empty()) names += ' ';
+    names += Name(dtype);
+  }
+  return names;
+}
+
 }  // namespace cpu
 
 std::vector<KernelInfo> Kernels() {
   std::vector<KernelInfo> kernels;
   for (const cpu::Kernel& kernel : cpu::Registry()) {
-    kernels.push_back(
-        {kernel.name, kernel.pass, kernel.algorithm, Device{}, kernel.dtypes, "", true});
+    kernels.push_back({kernel.name, kernel.pass, kernel.algorithm, Device{}, cpu::Dtypes(kernel),
+                       kernel.requirement, cpu::Available(kernel)});
   }
   return kernels;
 }

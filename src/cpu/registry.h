@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "cpu/kernels.h"
 
@@ -11,12 +12,21 @@ struct Kernel {
   const char* name;
   Pass pass;
   Algorithm algorithm;
-  const char* dtypes;  // accepted inputs, for people
-  bool float8;         // whether float8 is among them
+  std::span<const DType> dtypes;  // of the inputs
   std::size_t (*bytes)(const Problem&, const Launch&);
-  void (*forward)(const Problem&, const ForwardOutput&, const Launch&);
-  void (*backward)(const Problem&, const BackwardInput&, const Gradients&, const Launch&);
+  void (*forward)(const Problem&, const ForwardOutput&, const Launch&) = nullptr;
+  void (*backward)(const Problem&, const BackwardInput&, const Gradients&, const Launch&) = nullptr;
+  // The instructions without which it does not run, and their name.
+  const Bf16Products* (*products)() = nullptr;
+  const char* requirement = "";
 };
+
+inline bool Available(const Kernel& kernel) {
+  return kernel.products == nullptr || kernel.products() != nullptr;
+}
+
+// The names of its dtypes, for people.
+std::string Dtypes(const Kernel& kernel);
 
 // In the order in which Algorithm::kAuto prefers them.
 std::span<const Kernel> Registry();

@@ -63,12 +63,17 @@ HWY_INLINE void HideOutside(const KeyRange& seen, std::int64_t begin, std::int64
   std::fill(row + last, row + padded, kMinusInf);
 }
 
+// Nothing but a mask between the product and the softmax.
+HWY_INLINE bool PlainScores(const Layout& layout) {
+  return !layout.bias && !layout.mask && !layout.has_alibi() && layout.softcap == 0.0 &&
+         layout.softmax_scale != 0.0;
+}
+
 // Rows [row0, row0 + rows) of the Q tile against keys [begin, begin + cols).
 HWY_INLINE void ScoreStage(const Layout& layout, const QTile& tile, std::int64_t begin,
                            std::int64_t cols, std::int64_t padded, std::int64_t row0,
                            std::int64_t rows, bool masked, float* scores) {
-  const bool plain = !layout.bias && !layout.mask && !layout.has_alibi() && layout.softcap == 0.0;
-  if (plain && !masked) return;
+  if (PlainScores(layout) && !masked) return;
   const float slope = layout.AlibiSlope(tile.batch, tile.head);
   const std::int64_t shift = tile.sequence.seqlen_k - tile.sequence.seqlen_q;
   for (std::int64_t r = 0; r < rows; ++r) {

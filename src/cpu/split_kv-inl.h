@@ -36,10 +36,10 @@ HWY_INLINE void Join(bool first, ForwardWorktop& top, const QTile& tile, const L
   }
 }
 
-template <typename Chunk, typename Worktop>
+template <typename Verbs, typename Chunk, typename Worktop>
 void RunTile(const Layout& layout, const ForwardOutput& output, const Launch& launch,
              const Chunk& chunk, const Tracer& tracer, const QTile& tile, Worktop& top) {
-  const ForwardVerbs verbs(layout, launch, tracer, top);
+  const Verbs verbs(layout, launch, tracer, top);
   const TileRange range = verbs.Range(tile);
   verbs.TraceSkips(tile, range);
   verbs.LoadQ(tile);
@@ -59,19 +59,19 @@ void RunTile(const Layout& layout, const ForwardOutput& output, const Launch& la
 }
 
 // One chunk of one tile, its result to slow memory.
-template <typename Chunk, typename Worktop>
+template <typename Verbs, typename Chunk, typename Worktop>
 void RunPart(const Layout& layout, const Launch& launch, const Chunk& chunk, const Tracer& tracer,
              const QTile& tile, std::int64_t c, std::int64_t slot, const Partials& partials,
              Worktop& top) {
-  const ForwardVerbs verbs(layout, launch, tracer, top);
+  const Verbs verbs(layout, launch, tracer, top);
   const TileRange range = verbs.Range(tile);
   if (c == 0) verbs.TraceSkips(tile, range);
   const TileRange part = ChunkOf(range, c, launch);
   if (part.empty()) return;
   verbs.LoadQ(tile);
   chunk(verbs, top, tile, range, part.begin, part.end, top.state_part, top.O_part);
-  const auto span = tracer.Store(Role::kPartial, tile.rows * (layout.head_dim_v + 2) * 4,
-                                 ForwardVerbs::Place(tile, -1));
+  const auto span =
+      tracer.Store(Role::kPartial, tile.rows * (layout.head_dim_v + 2) * 4, Verbs::Place(tile, -1));
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     std::copy_n(top.O_part + r * kTileLd, layout.head_dim_v,
                 partials.O(slot) + r * layout.head_dim_v);
@@ -80,11 +80,11 @@ void RunPart(const Layout& layout, const Launch& launch, const Chunk& chunk, con
   std::copy_n(top.state_part.row_sum, tile.rows, partials.row_sum(slot));
 }
 
-template <typename Worktop>
+template <typename Verbs, typename Worktop>
 void JoinParts(const Layout& layout, const ForwardOutput& output, const Launch& launch,
                const Tracer& tracer, const QTile& tile, std::int64_t slot, const Partials& partials,
                Worktop& top) {
-  const ForwardVerbs verbs(layout, launch, tracer, top);
+  const Verbs verbs(layout, launch, tracer, top);
   const TileRange range = verbs.Range(tile);
   ResetState(top.state, tile.rows);
   ZeroTile(top.O, tile.rows, layout.head_dim_v);
@@ -92,7 +92,7 @@ void JoinParts(const Layout& layout, const ForwardOutput& output, const Launch& 
   const std::int64_t tiles = launch.chunk / launch.tile_kv;
   for (std::int64_t c = range.begin / tiles; c * tiles < range.end; ++c, first = false) {
     const auto span = tracer.Load(Role::kPartial, tile.rows * (layout.head_dim_v + 2) * 4,
-                                  ForwardVerbs::Place(tile, -1));
+                                  Verbs::Place(tile, -1));
     for (std::int64_t r = 0; r < tile.rows; ++r) {
       LoadRow(partials.O(slot + c) + r * layout.head_dim_v, DType::kFloat32, layout.head_dim_v,
               RoundUp(layout.head_dim_v, kLanes), 1.0f, top.O_part + r * kTileLd);
@@ -104,7 +104,7 @@ void JoinParts(const Layout& layout, const ForwardOutput& output, const Launch& 
   verbs.Finalize(tile, RowView::Make(output.o), ScalarView::Make(output.lse), top.O, top.state);
 }
 
-template <typename Worktop, typename Chunk>
+template <typename Verbs, typename Worktop, typename Chunk>
 void RunSplitKV(const Layout& layout, const ForwardOutput& output, const Launch& launch,
                 const Chunk& chunk) {
   Arena arena(launch.workspace);
@@ -116,8 +116,8 @@ void RunSplitKV(const Layout& layout, const ForwardOutput& output, const Launch&
     ParallelFor(launch.num_threads, tiles.count() * chunks, [&](int worker, std::int64_t slot) {
       const QTile tile = tiles.At(slot / chunks);
       if (tile.rows == 0) return;
-      RunPart(layout, launch, chunk, Tracer(launch.observer, worker, start), tile, slot % chunks,
-              slot, scratch.partials, scratch.tops[worker]);
+      RunPart<Verbs>(layout, launch, chunk, Tracer(launch.observer, worker, start), tile,
+                     slot % chunks, slot, scratch.partials, scratch.tops[worker]);
     });
   }
   ParallelFor(launch.num_threads, tiles.count(), [&](int worker, std::int64_t index) {
@@ -125,10 +125,10 @@ void RunSplitKV(const Layout& layout, const ForwardOutput& output, const Launch&
     if (tile.rows == 0) return;
     const Tracer tracer(launch.observer, worker, start);
     if (launch.split) {
-      JoinParts(layout, output, launch, tracer, tile, index * chunks, scratch.partials,
-                scratch.tops[worker]);
+      JoinParts<Verbs>(layout, output, launch, tracer, tile, index * chunks, scratch.partials,
+                       scratch.tops[worker]);
     } else {
-      RunTile(layout, output, launch, chunk, tracer, tile, scratch.tops[worker]);
+      RunTile<Verbs>(layout, output, launch, chunk, tracer, tile, scratch.tops[worker]);
     }
   });
 }

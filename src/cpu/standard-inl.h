@@ -19,7 +19,7 @@ HWY_INLINE void SoftmaxRow(const Layout& layout, const QTile& tile, std::int64_t
   const std::int64_t padded = RoundUp(cols, kLanes);
   if (cols == 0) return;
   ScoreStage(layout, tile, 0, cols, padded, r, 1, true, row);
-  OnlineSoftmax(row, 1, padded, state);
+  OnlineSoftmax(row, 1, padded, 1.0f, state);
   ScaleRow(row, padded, *state.row_sum == 0.0f ? 0.0f : 1.0f / *state.row_sum);
   if (layout.dropout.active()) DropRows(layout, tile, 0, padded, r, 1, row);
 }

@@ -97,32 +97,41 @@ HWY_INLINE void StoreRow(const float* HWY_RESTRICT row, std::int64_t n, float sc
   for (; i < n; ++i) StoreFromFloat(target, dtype, i, row[i] * scale);
 }
 
-// 4 rows of floats, n columns, written as columns 0..3 of a tile: tile[c, 0..3].
+// 4 rows of floats, n columns, written as columns 0..3 of a tile: tile[c, 0..3]. The rows may be
+// read up to the next multiple of kLanes.
 HWY_INLINE void StoreTransposed4(const float* HWY_RESTRICT rows, std::int64_t stride,
                                  std::int64_t n, float* HWY_RESTRICT tile) {
-  std::int64_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
+  // Every block of 4 columns is transposed within its 128 bits.
+  const F32 d;
   const hn::Full128<float> d4;
-  const hn::Full128<double> d2;
-  for (; c + 4 <= n; c += 4) {
-    const auto r0 = hn::LoadU(d4, rows + c);
-    const auto r1 = hn::LoadU(d4, rows + stride + c);
-    const auto r2 = hn::LoadU(d4, rows + 2 * stride + c);
-    const auto r3 = hn::LoadU(d4, rows + 3 * stride + c);
-    const auto low01 = hn::BitCast(d2, hn::InterleaveLower(d4, r0, r1));
-    const auto low23 = hn::BitCast(d2, hn::InterleaveLower(d4, r2, r3));
-    const auto high01 = hn::BitCast(d2, hn::InterleaveUpper(d4, r0, r1));
-    const auto high23 = hn::BitCast(d2, hn::InterleaveUpper(d4, r2, r3));
+  const hn::Repartition<double, F32> d2;
+  HWY_ALIGN float columns[4 * kLanes];
+  for (std::int64_t c = 0; c < n; c += kLanes) {
+    const auto r0 = hn::LoadU(d, rows + c);
+    const auto r1 = hn::LoadU(d, rows + stride + c);
+    const auto r2 = hn::LoadU(d, rows + 2 * stride + c);
+    const auto r3 = hn::LoadU(d, rows + 3 * stride + c);
+    const auto low01 = hn::BitCast(d2, hn::InterleaveLower(d, r0, r1));
+    const auto low23 = hn::BitCast(d2, hn::InterleaveLower(d, r2, r3));
+    const auto high01 = hn::BitCast(d2, hn::InterleaveUpper(d, r0, r1));
+    const auto high23 = hn::BitCast(d2, hn::InterleaveUpper(d, r2, r3));
+    hn::Store(hn::BitCast(d, hn::InterleaveLower(d2, low01, low23)), d, columns);
+    hn::Store(hn::BitCast(d, hn::InterleaveUpper(d2, low01, low23)), d, columns + kLanes);
+    hn::Store(hn::BitCast(d, hn::InterleaveLower(d2, high01, high23)), d, columns + 2 * kLanes);
+    hn::Store(hn::BitCast(d, hn::InterleaveUpper(d2, high01, high23)), d, columns + 3 * kLanes);
     float* out = tile + c * kTileLd;
-    hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, low01, low23)), d4, out);
-    hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, low01, low23)), d4, out + kTileLd);
-    hn::StoreU(hn::BitCast(d4, hn::InterleaveLower(d2, high01, high23)), d4, out + 2 * kTileLd);
-    hn::StoreU(hn::BitCast(d4, hn::InterleaveUpper(d2, high01, high23)), d4, out + 3 * kTileLd);
+    const std::int64_t left = std::min<std::int64_t>(kLanes, n - c);
+    for (std::int64_t i = 0; i < left; ++i) {
+      const float* column = columns + i % 4 * kLanes + i / 4 * 4;
+      hn::StoreU(hn::Load(d4, column), d4, out + i * kTileLd);
+    }
   }
-#endif
-  for (; c < n; ++c) {
+#else
+  for (std::int64_t c = 0; c < n; ++c) {
     for (int r = 0; r < 4; ++r) tile[c * kTileLd + r] = rows[r * stride + c];
   }
+#endif
 }
 
 // Rows [begin, end) of a tile of `rows` real rows from slow memory, as they are; rows from `rows`
@@ -227,29 +236,67 @@ HWY_INLINE float SafeMax(float row_max) { return row_max == kMinusInf ? 0.0f : r
 
 HWY_INLINE float Exp2Scalar(float x) { return hn::GetLane(Exp2(hn::Set(F32(), x))); }
 
-// One tile's step of online softmax (FA1 Algorithm 1, lines 10 to 12; FA2 Algorithm 1, line 9):
-// new row_max, S -> P = exp2(S - row_max) in place, row_sum, and alpha = exp2(old - new maximum).
-// `cols` is a multiple of kLanes; masked and padded scores are -inf.
-HWY_INLINE void OnlineSoftmax(float* HWY_RESTRICT scores, std::int64_t rows, std::int64_t cols,
-                              const RowState& state) {
+HWY_INLINE float RowMax(const float* HWY_RESTRICT row, std::int64_t cols) {
   const F32 d;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    float* row = scores + r * kTileLd;
-    auto max = hn::Load(d, row);
-    for (std::int64_t c = kLanes; c < cols; c += kLanes) max = hn::Max(max, hn::Load(d, row + c));
-    const float old_max = state.row_max[r];
-    const float new_max = std::max(old_max, hn::GetLane(hn::MaxOfLanes(d, max)));
-    const auto safe_max = hn::Set(d, SafeMax(new_max));
-    auto sum = hn::Zero(d);
-    for (std::int64_t c = 0; c < cols; c += kLanes) {
-      const auto p = Exp2(hn::Sub(hn::Load(d, row + c), safe_max));
-      hn::Store(p, d, row + c);
-      sum = hn::Add(sum, p);
+  auto even = hn::Load(d, row);
+  auto odd = even;
+  for (std::int64_t c = kLanes; c < cols; c += 2 * kLanes) {
+    even = hn::Max(even, hn::Load(d, row + c));
+    if (c + kLanes < cols) odd = hn::Max(odd, hn::Load(d, row + c + kLanes));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
+}
+
+// row -> exp2(scale * row - max) in place; returns the sum.
+HWY_INLINE float Exp2Row(float* HWY_RESTRICT row, std::int64_t cols, float scale, float max) {
+  const F32 d;
+  const auto factor = hn::Set(d, scale);
+  const auto shift = hn::Set(d, max);
+  auto sum = hn::Zero(d);
+  for (std::int64_t c = 0; c < cols; c += kLanes) {
+    const auto p = Exp2(hn::MulSub(hn::Load(d, row + c), factor, shift));
+    hn::Store(p, d, row + c);
+    sum = hn::Add(sum, p);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// Rows whose maxima and sums are brought up to date together.
+inline constexpr std::int64_t kRowGroup = 16;
+
+// A group's new row_max and alpha = exp2(old - new maximum); leaves in `tile_max`, the maxima of
+// the tile, the references of its exp2: a row that has seen no key yet has 0.
+HWY_INLINE void RaiseMax(float* HWY_RESTRICT row_max, float* HWY_RESTRICT alpha,
+                         float* HWY_RESTRICT tile_max) {
+  const F32 d;
+  for (std::int64_t r = 0; r < kRowGroup; r += kLanes) {
+    const auto old = hn::Load(d, row_max + r);
+    const auto raised = hn::Max(hn::Load(d, tile_max + r), old);
+    const auto safe = hn::IfThenZeroElse(hn::Eq(raised, hn::Set(d, kMinusInf)), raised);
+    hn::Store(raised, d, row_max + r);
+    hn::Store(Exp2(hn::Sub(old, safe)), d, alpha + r);
+    hn::Store(safe, d, tile_max + r);
+  }
+}
+
+// One tile's step of online softmax (FA1 Algorithm 1, lines 10 to 12; FA2 Algorithm 1, line 9):
+// new row_max, S -> P = exp2(scale * S - row_max) in place, row_sum, and alpha = exp2(old - new
+// maximum). `cols` is a multiple of kLanes; masked and padded scores are -inf; scale > 0.
+HWY_INLINE void OnlineSoftmax(float* HWY_RESTRICT scores, std::int64_t rows, std::int64_t cols,
+                              float scale, const RowState& state) {
+  HWY_ALIGN float row_max[kRowGroup] = {}, alpha[kRowGroup] = {}, tile_max[kRowGroup] = {};
+  for (std::int64_t begin = 0; begin < rows; begin += kRowGroup) {
+    const std::int64_t group = std::min(kRowGroup, rows - begin);
+    float* S = scores + begin * kTileLd;
+    for (std::int64_t r = 0; r < group; ++r) tile_max[r] = scale * RowMax(S + r * kTileLd, cols);
+    std::copy_n(state.row_max + begin, group, row_max);
+    RaiseMax(row_max, alpha, tile_max);
+    std::copy_n(row_max, group, state.row_max + begin);
+    std::copy_n(alpha, group, state.alpha + begin);
+    for (std::int64_t r = 0; r < group; ++r) {
+      const float sum = Exp2Row(S + r * kTileLd, cols, scale, tile_max[r]);
+      state.row_sum[begin + r] = state.row_sum[begin + r] * alpha[r] + sum;
     }
-    const float alpha = old_max == new_max ? 1.0f : Exp2Scalar(old_max - SafeMax(new_max));
-    state.row_max[r] = new_max;
-    state.alpha[r] = alpha;
-    state.row_sum[r] = state.row_sum[r] * alpha + hn::GetLane(hn::SumOfLanes(d, sum));
   }
 }
 

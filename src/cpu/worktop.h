@@ -7,14 +7,13 @@
 #include <cstdint>
 
 #include "common/layout.h"
+#include "cpu/bf16_products.h"
+#include "cpu/tile_ld.h"
 #include "flashwok/attention.h"
 
 namespace flashwok::cpu {
 
-// Every tile is row-major with this leading dimension: a constant, so that a micro-kernel addresses
-// its rows by displacement, and an odd number of cache lines, so that they fall into different
-// sets.
-inline constexpr int kTileLd = 272;
+// Every tile is row-major with the leading dimension kTileLd.
 inline constexpr int kMaxTileCols = 256;  // head_dim, head_dim_v and tile_kv stay within it
 
 // Keys are taken in chunks of this many; each chunk starts a fresh softmax state, and the states
@@ -59,6 +58,7 @@ struct Launch {
   bool split = false;           // workers share the chunks of a Q tile
   void* workspace = nullptr;
   Observer* observer = nullptr;
+  const Bf16Products* bf16 = nullptr;  // by which V3 multiplies bfloat16 tiles; null: as float32
 };
 
 // The running state of the rows of a Q tile; scores and row_max in units of log2.
