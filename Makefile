@@ -3,7 +3,7 @@ PRESET ?= cpu
 BUILD := build/$(PRESET)
 FLASHWOK := $(BUILD)/cli/flashwok
 
-.PHONY: run test bench lint build packages
+.PHONY: run test bench support tables lint build packages
 
 run: build
 	$(FLASHWOK) compare --input examples/data/minilm_layer0.safetensors --backward
@@ -15,9 +15,17 @@ test: build
 
 bench: build
 	$(FLASHWOK) bench --output bench/results/cpu_local.json $(if $(filter torch,$(PEERS)),--peer-torch $$(tools/torch_venv.sh))
+	python3 tools/readme_tables.py --record-compare $(FLASHWOK)
+
+support: build
+	python3 tools/readme_tables.py --record-support $(FLASHWOK)
+
+tables:
+	python3 tools/readme_tables.py --write
 
 lint:
 	python3 tools/house_check.py
+	python3 tools/readme_tables.py --check
 
 build: packages
 	cmake --preset $(PRESET) >/dev/null

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "flashwok/attention.h"
+#include "lib/bench_cells.h"
 #include "tests/cli_test.h"
 
 namespace flashwok::test {
@@ -182,17 +184,51 @@ TEST_F(CliTest, BenchRecordsCells) {
   EXPECT_EQ(document, json::parse(ReadFile(Path("b.json"))));
   EXPECT_EQ(document["schema"], "fw-bench/1");
   EXPECT_EQ(document["sources_sha256"].get<std::string>().size(), 64u);
-  EXPECT_GT(document["ceilings"]["fma_peak_gflops"].get<double>(), 0.0);
+  for (const char* key : {"date", "device", "versions", "method", "ceilings", "cells"}) {
+    EXPECT_TRUE(document.contains(key)) << key;
+  }
+  for (const char* key :
+       {"fma_peak_gflops", "fma_peak_gflops_all", "gemm_gflops", "gemm_gflops_all"}) {
+    EXPECT_GT(document["ceilings"][key].get<double>(), 0.0) << key;
+  }
   int timed = 0;
   bool refused = false;
   for (const json& cell : document["cells"]) {
     timed += cell.contains("ms");
-    EXPECT_EQ(cell.contains("peak_share"), cell.contains("ms"));
+    for (const char* key :
+         {"pass", "algorithm", "kernel", "dtype", "head_dim", "head_dim_v", "causal", "batch",
+          "seqlen_q", "seqlen_k", "num_heads", "num_heads_kv", "threads", "extra_bytes"}) {
+      EXPECT_TRUE(cell.contains(key)) << key;
+    }
+    for (const char* key : {"ms_min", "ms_max", "tflops", "peak_share", "gemm_share"}) {
+      EXPECT_EQ(cell.contains(key), cell.contains("ms")) << key;
+    }
     refused = refused || (cell["algorithm"] == "standard" && cell.contains("refused") &&
                           cell["seqlen_k"] == 65536);
   }
   EXPECT_EQ(timed, 8);
   EXPECT_TRUE(refused);
+}
+
+// What the README tables show, for one thread and for all.
+TEST(BenchProblems, CoverTheTables) {
+  std::set<std::string> found;
+  for (const cli::BenchProblem& problem : cli::DefaultProblems(2, false)) {
+    const cli::WorkloadOptions& shape = problem.workload;
+    EXPECT_EQ(shape.num_heads, 8);
+    EXPECT_EQ(shape.seqlen, problem.pass == Pass::kForward ? 4096 : 1024);
+    const std::vector<Algorithm>& algorithms = problem.algorithms;
+    EXPECT_EQ(algorithms.size(), problem.pass == Pass::kForward ? 4u : 3u);
+    for (Algorithm algorithm : {Algorithm::kStandard, Algorithm::kV2, Algorithm::kV3}) {
+      EXPECT_EQ(std::count(algorithms.begin(), algorithms.end(), algorithm), 1);
+    }
+    found.insert(std::string(Name(problem.pass)) + " " + shape.dtype + " " +
+                 std::to_string(*shape.head_dim) + " " + shape.causal + " " +
+                 std::to_string(problem.threads));
+  }
+  EXPECT_EQ(found.size(), 32u);
+  EXPECT_TRUE(found.contains("backward bfloat16 128 bottom_right 2"));
+  EXPECT_EQ(cli::DefaultProblems(1, false).size(), 16u);
 }
 
 // A peer that answers like PyTorch's.
@@ -204,6 +240,8 @@ TEST_F(CliTest, BenchAsksAPeerInTurn) {
                                 Path("tree") + " --peer-torch ";
   const json document = RunJson(arguments + "sh");
   EXPECT_EQ(document["versions"]["torch"], "0.0");
+  EXPECT_EQ(document["ceilings"]["torch_gemm_float32_gflops"], 1.0);
+  EXPECT_EQ(document["ceilings"]["torch_gemm_bfloat16_gflops_all"], 1.0);
   EXPECT_EQ(document["cells"][0]["peers"]["torch_cpu"]["ms"], 2.0);
   const Outcome broken = Run(arguments + "false");
   EXPECT_EQ(broken.code, 1);

@@ -27,8 +27,6 @@ struct Options {
   int rounds = 9;
 };
 
-constexpr double kPatience = 4.0;  // seconds of our own runs a problem
-
 std::vector<BenchProblem> Problems(const Options& options) {
   const int all = options.threads > 0 ? options.threads : HardwareThreads();
   if (options.workload.has_files()) {
@@ -38,7 +36,10 @@ std::vector<BenchProblem> Problems(const Options& options) {
   std::vector<BenchProblem> problems;
   for (Pass pass : {Pass::kForward, Pass::kBackward}) {
     if (pass == Pass::kBackward && !options.backward) continue;
-    BenchProblem problem{pass, options.workload, all, {}};
+    BenchProblem problem;
+    problem.pass = pass;
+    problem.workload = options.workload;
+    problem.threads = all;
     problem.algorithms.assign(std::begin(kAllAlgorithms), std::end(kAllAlgorithms));
     if (problem.workload.dtype.empty()) problem.workload.dtype = "float32";
     problems.push_back(problem);
@@ -68,12 +69,12 @@ Json Document(const Options& options, Bench& bench, std::vector<Json> cells) {
   const std::string hash = SourcesSha256(options.sources);
   if (!hash.empty()) document["sources_sha256"] = hash;
   document["method"] = fmt::format(
-      "median of up to {} rounds after a warm-up, each round one call of every algorithm and of "
-      "the peer in turn; random normal inputs; useful FLOPs; the FMA peak is the best measured "
-      "between the problems of the same run",
+      "median of up to {} rounds after a warm-up, as many as a few seconds allow, each round one "
+      "call of every algorithm and of the peer in turn; random normal inputs; useful FLOPs; the "
+      "FMA peak and the product on tiles in cache are the best measured between the problems",
       options.rounds);
   document["ceilings"] = bench.Ceilings();
-  bench.AddPeakShares(&cells);
+  bench.AddShares(&cells);
   document["cells"] = cells;
   return document;
 }
@@ -110,10 +111,13 @@ void AddRow(Table& table, const Json& cell) {
 
 void Print(const Json& document) {
   const Json& ceilings = document["ceilings"];
-  fmt::print("{}, FMA peak {:.1f} GFLOPS a core, {:.1f} on all {}\n\n",
-             document["device"]["cpu"].get<std::string>(),
-             ceilings["fma_peak_gflops"].get<double>(),
-             ceilings["fma_peak_gflops_all"].get<double>(), document["device"]["cores"].get<int>());
+  const auto rate = [&](const char* key) { return ceilings[key].get<double>(); };
+  fmt::print("{}\n", document["device"]["cpu"].get<std::string>());
+  fmt::print(
+      "GFLOPS of one thread and of all {}: FMA peak {:.1f} and {:.1f}, our product on tiles "
+      "in cache {:.1f} and {:.1f}\n\n",
+      document["device"]["cores"].get<int>(), rate("fma_peak_gflops"), rate("fma_peak_gflops_all"),
+      rate("gemm_gflops"), rate("gemm_gflops_all"));
   Table table({"problem", "time", "GFLOPS", "of peak", "extra memory", "PyTorch", "faster"});
   for (const Json& cell : document["cells"]) AddRow(table, cell);
   table.Print();
@@ -125,7 +129,7 @@ int Execute(const Options& options) {
   }
   RequireFolder("--output", options.output);
   const std::vector<BenchProblem> problems = Problems(options);
-  Bench bench(PeerCommand(options), options.rounds, kPatience);
+  Bench bench(PeerCommand(options), options.rounds);
   std::vector<Json> cells;
   {
     Progress progress("bench", static_cast<double>(problems.size()));

@@ -7,10 +7,11 @@ namespace {
 
 struct Grid {
   Pass pass;
-  const char* dtype;
-  std::vector<std::int64_t> seqlens;
+  std::int64_t seqlen;
+  std::vector<const char*> dtypes;
   std::vector<std::int64_t> head_dims;
   std::vector<Algorithm> algorithms;
+  double patience;
 };
 
 constexpr std::int64_t kHeads = 8;
@@ -20,14 +21,32 @@ std::vector<Grid> Grids(bool quick) {
   using enum Algorithm;
   const std::vector<Algorithm> all = {kStandard, kV1, kV2, kV3};
   if (quick) {
-    return {{Pass::kForward, "float32", {512}, {64}, all},
-            {Pass::kBackward, "float32", {512}, {64}, all},
-            {Pass::kForward, "bfloat16", {512}, {64}, {kV3}}};
+    return {{Pass::kForward, 512, {"float32"}, {64}, all, 1.0},
+            {Pass::kBackward, 512, {"float32"}, {64}, all, 1.0},
+            {Pass::kForward, 512, {"bfloat16"}, {64}, {kV3}, 1.0}};
   }
-  return {{Pass::kForward, "float32", {4096}, {64, 128}, all},
-          {Pass::kBackward, "float32", {1024, 4096}, {64, 128}, {kV2, kV3}},
-          {Pass::kForward, "bfloat16", {4096}, {64, 128}, {kV3}},
-          {Pass::kBackward, "bfloat16", {4096}, {64, 128}, {kV3}}};
+  const std::vector<const char*> dtypes = {"float32", "bfloat16"};
+  return {{Pass::kForward, 4096, dtypes, {64, 128}, all, 8.0},
+          {Pass::kBackward, 1024, dtypes, {64, 128}, {kStandard, kV2, kV3}, 3.0}};
+}
+
+// The grid at one dtype and number of threads.
+void Append(const Grid& grid, const char* dtype, int threads, std::vector<BenchProblem>* problems) {
+  for (std::int64_t head_dim : grid.head_dims) {
+    for (const char* causal : {"none", "bottom_right"}) {
+      BenchProblem problem;
+      problem.pass = grid.pass;
+      problem.workload.seqlen = grid.seqlen;
+      problem.workload.num_heads = kHeads;
+      problem.workload.head_dim = head_dim;
+      problem.workload.dtype = dtype;
+      problem.workload.causal = causal;
+      problem.threads = threads;
+      problem.algorithms = grid.algorithms;
+      problem.patience = grid.patience;
+      problems->push_back(problem);
+    }
+  }
 }
 
 }  // namespace
@@ -35,23 +54,8 @@ std::vector<Grid> Grids(bool quick) {
 std::vector<BenchProblem> DefaultProblems(int all_threads, bool quick) {
   std::vector<BenchProblem> problems;
   for (const Grid& grid : Grids(quick)) {
-    for (int threads : std::set<int>{1, all_threads}) {
-      for (std::int64_t head_dim : grid.head_dims) {
-        for (std::int64_t seqlen : grid.seqlens) {
-          for (const char* causal : {"none", "bottom_right"}) {
-            BenchProblem problem;
-            problem.pass = grid.pass;
-            problem.workload.seqlen = seqlen;
-            problem.workload.num_heads = kHeads;
-            problem.workload.head_dim = head_dim;
-            problem.workload.dtype = grid.dtype;
-            problem.workload.causal = causal;
-            problem.threads = threads;
-            problem.algorithms = grid.algorithms;
-            problems.push_back(problem);
-          }
-        }
-      }
+    for (const char* dtype : grid.dtypes) {
+      for (int threads : std::set<int>{1, all_threads}) Append(grid, dtype, threads, &problems);
     }
   }
   return problems;

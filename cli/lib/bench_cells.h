@@ -13,10 +13,12 @@ struct BenchProblem {
   WorkloadOptions workload;
   int threads = 1;
   std::vector<Algorithm> algorithms;
+  double patience = 8.0;  // seconds of timed runs, the peer's too, after which no round starts
 };
 
-// float32 forward by all four and backward by V2 and V3, with one and with all threads, and V3 in
-// bfloat16. `quick`: a few small ones.
+// float32 and bfloat16, head_dim 64 and 128, full and causal, with one and with all threads: the
+// forward pass by all four at seqlen 4096, the backward pass by standard, V2 and V3 at 1024.
+// `quick`: a few small ones.
 std::vector<BenchProblem> DefaultProblems(int all_threads, bool quick);
 
 // The shape at which extra memory is planned, not run.

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "cpu/fma_peak.h"
+#include "cpu/ceilings.h"
 #include "cpu/parallel_for.h"
 #include "lib/measure.h"
 
 namespace flashwok::cli {
 namespace {
+
+constexpr int kMinRounds = 3;
 
 Json Describe(const BenchProblem& problem, const Problem& p, Algorithm algorithm) {
   Json cell = ToJson(p);
@@ -27,23 +29,25 @@ struct Bench::Runner {
   std::vector<double> seconds;
 };
 
-Bench::Bench(const std::vector<std::string>& peer, int rounds, double patience)
-    : rounds_(rounds), patience_(patience) {
+Bench::Bench(const std::vector<std::string>& peer, int rounds) : rounds_(rounds) {
   if (!peer.empty()) peer_ = std::make_unique<Coprocess>(peer);
 }
 
-void Bench::AddPeakShares(std::vector<Json>* cells) const {
+void Bench::AddShares(std::vector<Json>* cells) const {
   for (Json& cell : *cells) {
-    const auto peak = peaks_.find(cell["threads"].get<int>());
-    if (!cell.contains("ms") || cell["dtype"] != "float32" || peak == peaks_.end()) continue;
-    cell["peak_share"] = cell["tflops"].get<double>() * 1e12 / peak->second;
+    const auto rates = rates_.find(cell["threads"].get<int>());
+    if (!cell.contains("ms") || cell["dtype"] != "float32" || rates == rates_.end()) continue;
+    const double rate = cell["tflops"].get<double>() * 1e12;
+    cell["peak_share"] = rate / rates->second.fma;
+    cell["gemm_share"] = rate / rates->second.gemm;
   }
 }
 
-double Bench::Peak(int threads) {
-  double& peak = peaks_[threads];
-  peak = std::max(peak, MeasureFmaPeak(threads));
-  return peak;
+Bench::Rates Bench::MeasureRates(int threads) {
+  Rates& rates = rates_[threads];
+  rates.fma = std::max(rates.fma, MeasureFmaPeak(threads));
+  rates.gemm = std::max(rates.gemm, MeasureGemm(threads));
+  return rates;
 }
 
 // Milliseconds of one run, or an error.
@@ -73,8 +77,9 @@ std::vector<Json> Bench::Run(const BenchProblem& problem) {
   std::vector<double> peer_seconds;
   std::string peer_error;
   double total = 0.0;
-  Peak(problem.threads);
-  for (int round = 0; round < rounds_ && (round < 3 || total < patience_); ++round) {
+  MeasureRates(problem.threads);
+  for (int round = 0; round < rounds_ && (round < kMinRounds || total < problem.patience);
+       ++round) {
     for (Runner& runner : runners) {
       runner.seconds.push_back(runner.session->RunPass());
       total += runner.seconds.back();
@@ -85,9 +90,9 @@ std::vector<Json> Bench::Run(const BenchProblem& problem) {
       peer_error = answer["error"].get<std::string>();
     } else {
       peer_seconds.push_back(answer["ms"].get<double>() * 1e-3);
+      total += peer_seconds.back();
     }
   }
-  Peak(problem.threads);
   const double flops = UsefulFlops(workload.problem, problem.pass);
   const auto timed = [&](Json& json, std::vector<double> seconds) {
     const Timing timing = Summarize(std::move(seconds));
@@ -130,16 +135,27 @@ std::vector<Json> Bench::Memory() const {
 }
 
 Json Bench::Ceilings() {
-  Json ceilings = {{"fma_peak_gflops", Peak(1) * 1e-9},
-                   {"fma_peak_gflops_all", Peak(HardwareThreads()) * 1e-9}};
-  if (peer_ == nullptr) return ceilings;
-  for (const char* dtype : {"float32", "bfloat16"}) {
-    const Json request = {{"pass", "gemm"}, {"dtype", dtype}, {"threads", HardwareThreads()}};
-    const Json answer = Json::parse(peer_->Ask(request.dump()));
-    if (!answer.contains("gflops")) continue;
-    ceilings[std::string("torch_gemm_") + dtype + "_gflops"] = answer["gflops"];
-  }
+  const Rates one = MeasureRates(1);
+  const Rates all = MeasureRates(HardwareThreads());
+  Json ceilings = {{"fma_peak_gflops", one.fma * 1e-9},
+                   {"fma_peak_gflops_all", all.fma * 1e-9},
+                   {"gemm_gflops", one.gemm * 1e-9},
+                   {"gemm_gflops_all", all.gemm * 1e-9}};
+  if (peer_ != nullptr) AddPeerGemm(&ceilings);
   return ceilings;
+}
+
+void Bench::AddPeerGemm(Json* ceilings) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    for (const bool all : {false, true}) {
+      const Json request = {
+          {"pass", "gemm"}, {"dtype", dtype}, {"threads", all ? HardwareThreads() : 1}};
+      const Json answer = Json::parse(peer_->Ask(request.dump()));
+      if (!answer.contains("gflops")) continue;
+      (*ceilings)[std::string("torch_gemm_") + dtype + "_gflops" + (all ? "_all" : "")] =
+          answer["gflops"];
+    }
+  }
 }
 
 }  // namespace flashwok::cli

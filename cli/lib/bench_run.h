@@ -16,30 +16,37 @@ namespace flashwok::cli {
 class Bench {
  public:
   // `peer`: the command of a process that times PyTorch, or empty. `rounds`: the most that a
-  // problem gets; `patience`: the seconds after which it gets no more.
-  Bench(const std::vector<std::string>& peer, int rounds, double patience);
+  // problem gets.
+  Bench(const std::vector<std::string>& peer, int rounds);
 
   // One cell of fw-bench/1 an algorithm.
   std::vector<Json> Run(const BenchProblem& problem);
   // Extra memory of every algorithm in both passes, by Plan.
   std::vector<Json> Memory() const;
 
-  // {"fma_peak_gflops": of one core, "fma_peak_gflops_all": of all, ...}: the best seen in the run.
+  // {"fma_peak_gflops": of one thread, "fma_peak_gflops_all": of all, "gemm_gflops": of our product
+  // on tiles in cache, ...}: the best seen in the run, and PyTorch's products.
   Json Ceilings();
-  // The share of the peak that each float32 cell reached; after the last measurement.
-  void AddPeakShares(std::vector<Json>* cells) const;
+  // The share of each ceiling that each float32 cell reached; after the last measurement.
+  void AddShares(std::vector<Json>* cells) const;
   const std::string& peer_version() const { return peer_version_; }
 
  private:
   struct Runner;
 
-  double Peak(int threads);
+  // Float32 FLOP/s of the machine, the best so far.
+  struct Rates {
+    double fma = 0.0;
+    double gemm = 0.0;
+  };
+
+  Rates MeasureRates(int threads);
+  void AddPeerGemm(Json* ceilings);
   Json AskPeer(const BenchProblem& problem, const Problem& shape);
 
   std::unique_ptr<Coprocess> peer_;
   const int rounds_;
-  const double patience_;
-  std::map<int, double> peaks_;  // by threads, FLOP/s
+  std::map<int, Rates> rates_;  // by threads
   std::string peer_version_;
 };
 
