@@ -51,19 +51,26 @@ std::string Objection(const cpu::Kernel& kernel, const Problem& problem,
 int TileQ(const Layout& layout, const cpu::Kernel& kernel, int num_threads) {
   if (kernel.pass == Pass::kBackward) return 64;
   if (kernel.algorithm == Algorithm::kV2 || kernel.algorithm == Algorithm::kV3) {
-    if (cpu::QTiles(layout, 2 * kTileQ).count() >= 8 * num_threads) return 2 * kTileQ;
+    for (int tile_q : {4 * kTileQ, 2 * kTileQ}) {
+      if (cpu::QTiles(layout, tile_q).count() >= 8 * num_threads) return tile_q;
+    }
   }
   return kTileQ;
 }
 
+// Keys of a KV tile: more of them where they are narrow, and K and V still fit beside the rest.
+int TileKV(const Layout& layout, const cpu::Kernel& kernel) {
+  if (kernel.pass == Pass::kBackward) return 128;
+  const bool small = std::max(layout.head_dim, layout.head_dim_v) <= 64;
+  return kernel.products != nullptr || small ? 256 : 128;
+}
+
 void SetTiles(const Layout& layout, const Execution& execution, const cpu::Kernel& kernel,
               cpu::Launch* launch) {
-  const std::int64_t wide = std::max(layout.head_dim, layout.head_dim_v);
-  launch->tile_q = TileQ(layout, kernel, launch->num_threads);
-  launch->tile_kv = kernel.pass == Pass::kForward ? (wide > 64 ? 128 : 256) : 128;
+  const std::int64_t rows = std::max<std::int64_t>(layout.max_seqlen_q, 1);
   launch->tile_q = static_cast<int>(std::min<std::int64_t>(
-      launch->tile_q,
-      RoundUpTo<std::int64_t>(std::max<std::int64_t>(layout.max_seqlen_q, 1), kRowBlock)));
+      TileQ(layout, kernel, launch->num_threads), RoundUpTo<std::int64_t>(rows, kRowBlock)));
+  launch->tile_kv = TileKV(layout, kernel);
   if (execution.tile_q > 0) launch->tile_q = execution.tile_q;
   if (execution.tile_kv > 0) launch->tile_kv = RoundUpTo(execution.tile_kv, kKeyBlock);
 }

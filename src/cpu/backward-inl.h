@@ -60,6 +60,8 @@ HWY_INLINE float RowDot(const BackwardCall& call, const QTile& tile, std::int64_
 
 class BackwardVerbs {
  public:
+  static constexpr int kKeyBlock = kLanes;
+
   BackwardVerbs(const BackwardCall& call, const Tracer& tracer, const BackwardWorktop& top)
       : call_(call), layout_(call.layout), tracer_(tracer), top_(top) {}
 
@@ -131,19 +133,25 @@ class BackwardVerbs {
   // P = exp2(S - m) / l, with the score stage of the forward pass before it.
   void Probabilities(const QTile& tile, const KeyTile& keys, const QStage& stage,
                      bool masked) const {
+    ProbabilitiesOf(1.0f, tile, keys, stage, masked);
+  }
+  // Of scale * S; scale > 0.
+  void ProbabilitiesOf(float scale, const QTile& tile, const KeyTile& keys, const QStage& stage,
+                       bool masked) const {
     const auto place = ForwardVerbs::Place(tile, keys.index);
     TraceScoreInputs(tracer_, layout_, tile.rows, keys.cols, place);
     const auto span = tracer_.Work(EventKind::kSoftmax, Role::kP, place, masked);
     if (layout_.softcap > 0.0) KeepTanh(tile, keys);
     ScoreStage(layout_, tile, keys.begin, keys.cols, keys.padded, 0, tile.rows, masked, top_.S);
     const F32 d;
+    const auto factor = hn::Set(d, scale);
     for (std::int64_t r = 0; r < tile.rows; ++r) {
       const auto max = hn::Set(d, SafeMax(stage.row_max[r]));
       const auto inverse = hn::Set(d, stage.row_sum[r] == 0.0f ? 0.0f : 1.0f / stage.row_sum[r]);
       float* row = top_.S + r * kTileLd;
       for (std::int64_t c = 0; c < keys.padded; c += kLanes) {
         const auto s = hn::Load(d, row + c);
-        const auto p = hn::Mul(Exp2(hn::Sub(s, max)), inverse);
+        const auto p = hn::Mul(Exp2(hn::MulSub(s, factor, max)), inverse);
         hn::Store(hn::IfThenZeroElse(hn::Eq(s, hn::Set(d, kMinusInf)), p), d, row + c);
       }
     }
@@ -242,13 +250,18 @@ class BackwardVerbs {
   }
   void StoreGradients(const QTile& tile, const KeyTile& keys, const RowView& dk,
                       const RowView& dv) const {
+    StoreScaled(call_.KeyScale(), tile, keys, dk, dv);
+  }
+  // dK times key_scale, and dV.
+  void StoreScaled(float key_scale, const QTile& tile, const KeyTile& keys, const RowView& dk,
+                   const RowView& dv) const {
     const auto place = ForwardVerbs::Place(tile, keys.index);
     const std::int64_t row0 = tile.sequence.k_begin + keys.begin;
     {
       const auto span =
           tracer_.Store(Role::kDK, keys.cols * layout_.head_dim * ItemSize(dk.dtype), place);
       for (std::int64_t r = 0; r < keys.cols; ++r) {
-        StoreRow(top_.dK + r * kTileLd, layout_.head_dim, call_.KeyScale(), dk.dtype,
+        StoreRow(top_.dK + r * kTileLd, layout_.head_dim, key_scale, dk.dtype,
                  dk.Row(tile.batch, row0 + r, tile.head_kv));
       }
     }
@@ -269,7 +282,7 @@ class BackwardVerbs {
 
   const Tracer& tracer() const { return tracer_; }
 
- private:
+ protected:
   Tracer::Span Product(Role role, const QTile& tile, const KeyTile& keys,
                        std::int64_t depth) const {
     return tracer_.Product(role, 2 * tile.rows * keys.cols * depth,

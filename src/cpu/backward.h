@@ -13,30 +13,44 @@ namespace flashwok::cpu {
 
 // A Q tile with what the backward pass needs beside it.
 struct QStage {
-  QStage(Arena& arena, int rows)
-      : Q(arena.Tile(rows)),               // [kTileQ, head_dim]
-        dO(arena.Tile(rows)),              // [kTileQ, head_dim_v]
+  QStage(Arena& arena, int rows, bool bf16)
+      : Q(arena.Tile(rows)),   // [kTileQ, head_dim]
+        dO(arena.Tile(rows)),  // [kTileQ, head_dim_v]
+        Q_woven(bf16 ? arena.Tile(rows / 2 + 16) : nullptr),
+        dO_woven(bf16 ? arena.Tile(rows / 2 + 16) : nullptr),
         row_max(arena.Take<float>(rows)),  // lse, or V1's m; units of log2
         row_sum(arena.Take<float>(rows)),  // 1, or V1's l
         D(arena.Take<float>(rows)) {}
-  float *Q, *dO, *row_max, *row_sum, *D;
+  float *Q, *dO, *Q_woven, *dO_woven, *row_max, *row_sum, *D;
 };
 
 struct BackwardWorktop {
   BackwardWorktop(Arena& arena, const Launch& launch, const Layout& layout)
-      : stages{QStage(arena, launch.tile_q), QStage(arena, launch.tile_q)},
-        KT(arena.Tile(layout.head_dim)),    // [head_dim, kTileKV]
-        VT(arena.Tile(layout.head_dim_v)),  // [head_dim_v, kTileKV]
-        K(arena.Tile(launch.tile_kv)),      // [kTileKV, head_dim]
-        dK(arena.Tile(launch.tile_kv)),     // [kTileKV, head_dim]
-        dV(arena.Tile(launch.tile_kv)),     // [kTileKV, head_dim_v]
-        S(arena.Tile(launch.tile_q)),       // [kTileQ, kTileKV], then P in place
-        dP(arena.Tile(launch.tile_q)),      // [kTileQ, kTileKV], then dS in place
-        T(arena.Tile(launch.tile_q)),       // [kTileQ, kTileKV], tanh of the softcap
-        dQ(arena.Tile(launch.tile_q)) {}    // [kTileQ, head_dim], one tile's part
+      : stages{QStage(arena, launch.tile_q, launch.bf16 != nullptr),
+               QStage(arena, launch.tile_q, launch.bf16 != nullptr)},
+        KT(arena.Tile(std::max<std::int64_t>(layout.head_dim, 16))),    // [head_dim, kTileKV]
+        VT(arena.Tile(std::max<std::int64_t>(layout.head_dim_v, 16))),  // [head_dim_v, kTileKV]
+        K(arena.Tile(launch.tile_kv)),                                  // [kTileKV, head_dim]
+        dK(arena.Tile(launch.tile_kv)),                                 // [kTileKV, head_dim]
+        dV(arena.Tile(launch.tile_kv)),                                 // [kTileKV, head_dim_v]
+        S(arena.Tile(launch.tile_q)),   // [kTileQ, kTileKV], then P in place
+        dP(arena.Tile(launch.tile_q)),  // [kTileQ, kTileKV], then dS in place
+        T(arena.Tile(launch.tile_q)),   // [kTileQ, kTileKV], tanh of the softcap
+        dQ(arena.Tile(launch.tile_q)),  // [kTileQ, head_dim], one tile's part
+        operand(TakeBf16(arena, launch, launch.tile_q)),
+        woven(TakeBf16(arena, launch, launch.tile_q / 2 + 16)),
+        PT(TakeBf16(arena, launch, launch.tile_kv)),
+        finite(TakeBf16(arena, launch, std::max(launch.tile_kv, launch.tile_q) / 2 + 16)) {}
 
   QStage stages[2];
   float *KT, *VT, *K, *dK, *dV, *S, *dP, *T, *dQ;
+  // Of bfloat16 products: dS, P or dS woven, either of them as columns, and a tile made finite.
+  float *operand, *woven, *PT, *finite;
+
+ private:
+  static float* TakeBf16(Arena& arena, const Launch& launch, std::int64_t rows) {
+    return launch.bf16 == nullptr ? nullptr : arena.Tile(rows);
+  }
 };
 
 struct BackwardScratch {

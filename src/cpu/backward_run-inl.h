@@ -177,14 +177,14 @@ class BackwardJob {
   std::int64_t key_tiles() const { return CeilDiv(layout.max_seqlen_k, call.launch.tile_kv); }
 
   // One KV tile of head number `head` of K and V: both in, all visits, dK and dV out.
-  template <typename Body>
+  template <typename Verbs, typename Body>
   void RunKeyTile(int worker, std::int64_t head, std::int64_t k_tile, const Body& body) const {
     const QTile place = HeadOf(layout, head / layout.num_heads_kv, head % layout.num_heads_kv);
     if (k_tile * call.launch.tile_kv >= place.sequence.seqlen_k) return;
     const Tracer tracer(call.launch.observer, worker, call.start);
     const BackwardWorktop& top = scratch.tops[worker];
-    const KeyTile keys = MakeKeyTile(place.sequence, k_tile, call.launch.tile_kv);
-    const BackwardVerbs verbs(call, tracer, top);
+    const KeyTile keys = MakeKeyTile(place.sequence, k_tile, call.launch.tile_kv, Verbs::kKeyBlock);
+    const Verbs verbs(call, tracer, top);
     const Visits visits(layout, call.launch, place.batch, place.head_kv, k_tile, tracer);
     verbs.ZeroGradients(keys);
     if (visits.begin() != visits.end()) {
@@ -195,11 +195,11 @@ class BackwardJob {
   }
 
   // Workers over batch x heads of K and V x KV tiles.
-  template <typename Body>
+  template <typename Verbs, typename Body>
   void ForKeyTiles(const Body& body) const {
     ParallelFor(call.launch.num_threads, heads_kv() * key_tiles(),
                 [&](int worker, std::int64_t index) {
-                  RunKeyTile(worker, index / key_tiles(), index % key_tiles(), body);
+                  RunKeyTile<Verbs>(worker, index / key_tiles(), index % key_tiles(), body);
                 });
   }
 

@@ -122,7 +122,7 @@ void BackwardStandard(const Problem& problem, const BackwardInput& input,
     ScorePasses(job.call, verbs, top, job.scratch, scores, tile);
     QueryPass(job.call, verbs, top, scores, job.dq, tile);
   });
-  job.ForKeyTiles(KeyTileStandard{matrices});
+  job.ForKeyTiles<BackwardVerbs>(KeyTileStandard{matrices});
   job.Finish();
 }
 

@@ -61,7 +61,7 @@ void BackwardV1(const Problem& problem, const BackwardInput& input, const Gradie
   const BackwardJob job(problem, input, gradients, launch, false);
   ParallelFor(launch.num_threads, job.heads_kv(), [&](int worker, std::int64_t head) {
     for (std::int64_t j = 0; j < job.key_tiles(); ++j) {
-      job.RunKeyTile(worker, head, j, KeyTileV1{job.call, job.dq});
+      job.RunKeyTile<BackwardVerbs>(worker, head, j, KeyTileV1{job.call, job.dq});
     }
   });
   job.Finish();

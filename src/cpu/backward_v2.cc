@@ -41,7 +41,7 @@ struct KeyTileV2 {
 void BackwardV2(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
                 const Launch& launch) {
   const BackwardJob job(problem, input, gradients, launch, true);
-  job.ForKeyTiles(KeyTileV2{job.scratch, job.dq});
+  job.ForKeyTiles<BackwardVerbs>(KeyTileV2{job.scratch, job.dq});
   job.Finish();
 }
 

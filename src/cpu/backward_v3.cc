@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "cpu/backward_v3.cc"
 #include <hwy/foreach_target.h>
 // Highway's per-target includes follow.
+#include "cpu/backward_bf16-inl.h"
 #include "cpu/backward_run-inl.h"
 #include "cpu/kernels.h"
 
@@ -13,9 +14,10 @@ HWY_BEFORE_NAMESPACE();
 namespace flashwok::cpu::HWY_NAMESPACE {
 
 // Fetches a Q tile and its dO into a stage, a quarter at a time.
+template <typename Verbs>
 class QProducer {
  public:
-  QProducer(const BackwardVerbs& verbs, const BackwardScratch& scratch, const KeyTile& keys)
+  QProducer(const Verbs& verbs, const BackwardScratch& scratch, const KeyTile& keys)
       : verbs_(verbs), scratch_(scratch), keys_(keys) {}
 
   void Begin(const QTile* tile, const QStage* stage) {
@@ -39,7 +41,7 @@ class QProducer {
 
  private:
   static constexpr int kSteps = 4;
-  const BackwardVerbs& verbs_;
+  const Verbs& verbs_;
   const BackwardScratch& scratch_;
   const KeyTile& keys_;
   const QTile* tile_ = nullptr;
@@ -51,7 +53,8 @@ struct KeyTileV3 {
   const BackwardScratch& scratch;
   const DQAccumulator& dq;
 
-  void operator()(const BackwardVerbs& verbs, const BackwardWorktop& top, const KeyTile& keys,
+  template <typename Verbs>
+  void operator()(const Verbs& verbs, const BackwardWorktop& top, const KeyTile& keys,
                   const Visits& visits) const {
     QProducer producer(verbs, scratch, keys);
     int now = 0;
@@ -84,7 +87,12 @@ struct KeyTileV3 {
 void BackwardV3(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
                 const Launch& launch) {
   const BackwardJob job(problem, input, gradients, launch, true);
-  job.ForKeyTiles(KeyTileV3{job.scratch, job.dq});
+  const KeyTileV3 body{job.scratch, job.dq};
+  if (launch.bf16 != nullptr) {
+    job.ForKeyTiles<Bf16BackwardVerbs>(body);
+  } else {
+    job.ForKeyTiles<BackwardVerbs>(body);
+  }
   job.Finish();
 }
 
@@ -103,6 +111,20 @@ void BackwardV3(const Problem& problem, const BackwardInput& input, const Gradie
 
 std::size_t BackwardV3Bytes(const Problem& problem, const Launch& launch) {
   return BackwardV2Bytes(problem, launch);
+}
+
+void BackwardV3Amx(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
+                   const Launch& launch) {
+  BackwardV3(problem, input, gradients, With(AmxProducts(), launch));
+}
+
+void BackwardV3Avx512Bf16(const Problem& problem, const BackwardInput& input,
+                          const Gradients& gradients, const Launch& launch) {
+  BackwardV3(problem, input, gradients, With(Avx512Bf16Products(), launch));
+}
+
+std::size_t BackwardV3Bf16Bytes(const Problem& problem, const Launch& launch) {
+  return BackwardV3Bytes(problem, With(Avx512Bf16Products(), launch));
 }
 
 }  // namespace flashwok::cpu

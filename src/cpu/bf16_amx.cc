@@ -84,28 +84,29 @@ void Block(bool add, std::int64_t depth, const Bf16Pair* a, const Bf16Pair* b, f
   if constexpr (kRows > 1 && kCols > 1) _tile_stored(3, c + kLower + kTile, kStride);
 }
 
-template <int kRows>
-void RowBlock(bool add, std::int64_t cols, std::int64_t depth, const Bf16Pair* a, const Bf16Pair* b,
-              float* c) {
-  std::int64_t n = 0;
-  for (; n + 2 * kTile <= cols; n += 2 * kTile) Block<kRows, 2>(add, depth, a, b + n, c + n);
-  if (n < cols) Block<kRows, 1>(add, depth, a, b + n, c + n);
-}
-
-void Gemm(bool add, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Bf16Pair* a,
-          const Bf16Pair* b, float* c) {
+// All rows of one panel of columns, whose part of B stays near.
+template <int kCols>
+void Panel(bool add, std::int64_t rows, std::int64_t depth, const Bf16Pair* a, const Bf16Pair* b,
+           float* c) {
   std::int64_t i = 0;
   for (; i + 2 * kTile <= rows; i += 2 * kTile) {
-    RowBlock<2>(add, cols, depth, a + i * kTileLd, b, c + i * kTileLd);
+    Block<2, kCols>(add, depth, a + i * kTileLd, b, c + i * kTileLd);
   }
   if (i + kTile <= rows) {
-    RowBlock<1>(add, cols, depth, a + i * kTileLd, b, c + i * kTileLd);
+    Block<1, kCols>(add, depth, a + i * kTileLd, b, c + i * kTileLd);
     i += kTile;
   }
   if (i == rows) return;
   Configure(rows - i);
-  RowBlock<1>(add, cols, depth, a + i * kTileLd, b, c + i * kTileLd);
+  Block<1, kCols>(add, depth, a + i * kTileLd, b, c + i * kTileLd);
   Configure(kTile);
+}
+
+void Gemm(bool add, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Bf16Pair* a,
+          const Bf16Pair* b, float* c) {
+  std::int64_t n = 0;
+  for (; n + 2 * kTile <= cols; n += 2 * kTile) Panel<2>(add, rows, depth, a, b + n, c + n);
+  if (n < cols) Panel<1>(add, rows, depth, a, b + n, c + n);
 }
 
 // The processor has the instructions and the kernel lets this process use the registers.
@@ -124,7 +125,7 @@ const Bf16Products* AmxProducts() {
   static const Bf16Products* const products = []() -> const Bf16Products* {
     const Bf16Products* vectors = Avx512Bf16Products();
     if (vectors == nullptr || !Allowed()) return nullptr;
-    static const Bf16Products amx{Begin, End, Gemm, vectors->round};
+    static const Bf16Products amx{Begin, End, Gemm, vectors->round, vectors->weave};
     return &amx;
   }();
   return products;

@@ -68,9 +68,31 @@ void Round(std::int64_t rows, std::int64_t cols, const float* source, Bf16Pair* 
   }
 }
 
+constexpr __mmask16 kAll = 0xFFFF;  // without a mask these make GCC warn of its own header
+
+// 16 values in the low halves.
+__m512i Halves(const float* values, bool present) {
+  if (!present) return _mm512_setzero_si512();
+  const __m256bh narrow = _mm512_cvtneps_pbh(_mm512_load_ps(values));
+  return _mm512_maskz_cvtepu16_epi32(kAll, reinterpret_cast<__m256i>(narrow));
+}
+
+void Weave(std::int64_t rows, std::int64_t padded, std::int64_t cols, const float* source,
+           Bf16Pair* target) {
+  for (std::int64_t r = 0; r < padded; r += 2) {
+    for (std::int64_t n = 0; n < cols; n += kLanes) {
+      const float* at = source + r * kTileLd + n;
+      const __m512i low = Halves(at, r < rows);
+      const __m512i high = Halves(at + kTileLd, r + 1 < rows);
+      _mm512_store_si512(target + r / 2 * kTileLd + n,
+                         _mm512_or_si512(low, _mm512_maskz_slli_epi32(kAll, high, 16)));
+    }
+  }
+}
+
 void Nothing() {}
 
-constexpr Bf16Products kProducts{Nothing, Nothing, Gemm, Round};
+constexpr Bf16Products kProducts{Nothing, Nothing, Gemm, Round, Weave};
 
 }  // namespace
 

@@ -19,6 +19,10 @@ struct Bf16Products {
                const Bf16Pair* a, const Bf16Pair* b, float* c);
   // To nearest even; cols is a multiple of 32.
   void (*round)(std::int64_t rows, std::int64_t cols, const float* source, Bf16Pair* target);
+  // The same with rows woven two by two: pairs run down the columns. cols is a multiple of 16; rows
+  // from `rows` up to `padded`, a multiple of 32, become zero.
+  void (*weave)(std::int64_t rows, std::int64_t padded, std::int64_t cols, const float* source,
+                Bf16Pair* target);
 };
 
 // Null where the machine (or the compiler) has none.

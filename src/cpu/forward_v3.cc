@@ -88,9 +88,10 @@ struct ChunkV3 {
   void operator()(const Verbs& verbs, const WorktopV3& top, const QTile& tile,
                   const TileRange& range, std::int64_t begin, std::int64_t end,
                   const RowState& state, float* O) const {
+    const std::int64_t block = BlockRows(launch);
     ResetState(state, tile.rows);
     ZeroTile(O, tile.rows, layout.head_dim_v);
-    Producer producer(verbs, layout, verbs.tracer(), tile, CeilDiv(tile.rows, kConsumerRows));
+    Producer producer(verbs, layout, verbs.tracer(), tile, CeilDiv(tile.rows, block));
     producer.Begin(verbs.Keys(tile, begin), top.stages[0], 0);
     producer.Finish();
     for (std::int64_t j = begin; j < end; ++j) {
@@ -101,7 +102,7 @@ struct ChunkV3 {
       }
       const RowRange seeing = verbs.RowsSeeing(tile, keys);
       for (RowRange rows = seeing; !rows.empty(); rows = {rows.end, seeing.end}) {
-        rows.end = std::min(seeing.end, rows.begin + kConsumerRows);
+        rows.end = std::min(seeing.end, rows.begin + block);
         Consume(verbs, tile, keys, top.stages[stage], rows, verbs.Masked(range, j), state, top.S,
                 O);
         producer.Step();
@@ -146,13 +147,6 @@ void ForwardV3(const Problem& problem, const ForwardOutput& output, const Launch
 std::size_t ForwardV3Bytes(const Problem& problem, const Launch& launch) {
   return SplitKVBytes<WorktopV3>(Layout(problem), launch);
 }
-
-namespace {
-Launch With(const Bf16Products* products, Launch launch) {
-  launch.bf16 = products;
-  return launch;
-}
-}  // namespace
 
 void ForwardV3Amx(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
   ForwardV3(problem, output, With(AmxProducts(), launch));

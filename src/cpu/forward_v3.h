@@ -5,7 +5,12 @@
 
 namespace flashwok::cpu {
 
-inline constexpr std::int64_t kConsumerRows = 48;
+// Rows of a consumer's block, few enough that their scores stay near.
+inline constexpr std::int64_t kBlockRows = 96;
+inline constexpr std::int64_t kBf16BlockRows = 32;
+inline std::int64_t BlockRows(const Launch& launch) {
+  return launch.bf16 == nullptr ? kBlockRows : kBf16BlockRows;
+}
 
 struct StageV3 {
   float* KT;  // [head_dim, kTileKV]
@@ -15,13 +20,13 @@ struct StageV3 {
 // bfloat16 tiles hold pairs, and a whole number of 16 of them along the depth.
 struct WorktopV3 : ForwardWorktop {
   WorktopV3(Arena& arena, const Launch& launch, std::int64_t head_dim)
-      : ForwardWorktop(arena, launch, std::max<std::int64_t>(head_dim, 16), kConsumerRows),
-        P(launch.bf16 == nullptr ? S : arena.Tile(kConsumerRows)),
+      : ForwardWorktop(arena, launch, std::max<std::int64_t>(head_dim, 16), BlockRows(launch)),
+        P(launch.bf16 == nullptr ? S : arena.Tile(kBf16BlockRows)),
         V_finite(launch.bf16 == nullptr ? V : arena.Tile(launch.tile_kv / 2)),
         stages{{KT, V},
                {arena.Tile(std::max<std::int64_t>(head_dim, 16)), arena.Tile(launch.tile_kv)}} {}
 
-  float* P;         // [kConsumerRows, kTileKV]
+  float* P;         // [kBf16BlockRows, kTileKV]
   float* V_finite;  // V with zeros for what is not finite
   StageV3 stages[2];
 };

@@ -14,6 +14,8 @@ void ForwardV3(const Problem&, const ForwardOutput&, const Launch&);
 // V3 with bfloat16 products; only where the machine has the instructions.
 void ForwardV3Amx(const Problem&, const ForwardOutput&, const Launch&);
 void ForwardV3Avx512Bf16(const Problem&, const ForwardOutput&, const Launch&);
+void BackwardV3Amx(const Problem&, const BackwardInput&, const Gradients&, const Launch&);
+void BackwardV3Avx512Bf16(const Problem&, const BackwardInput&, const Gradients&, const Launch&);
 void BackwardStandard(const Problem&, const BackwardInput&, const Gradients&, const Launch&);
 void BackwardV1(const Problem&, const BackwardInput&, const Gradients&, const Launch&);
 void BackwardV2(const Problem&, const BackwardInput&, const Gradients&, const Launch&);
@@ -25,6 +27,7 @@ std::size_t ForwardV1Bytes(const Problem&, const Launch&);
 std::size_t ForwardV2Bytes(const Problem&, const Launch&);
 std::size_t ForwardV3Bytes(const Problem&, const Launch&);
 std::size_t ForwardV3Bf16Bytes(const Problem&, const Launch&);
+std::size_t BackwardV3Bf16Bytes(const Problem&, const Launch&);
 std::size_t BackwardStandardBytes(const Problem&, const Launch&);
 std::size_t BackwardV1Bytes(const Problem&, const Launch&);
 std::size_t BackwardV2Bytes(const Problem&, const Launch&);

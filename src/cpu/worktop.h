@@ -61,6 +61,11 @@ struct Launch {
   const Bf16Products* bf16 = nullptr;  // by which V3 multiplies bfloat16 tiles; null: as float32
 };
 
+inline Launch With(const Bf16Products* products, Launch launch) {
+  launch.bf16 = products;
+  return launch;
+}
+
 // The running state of the rows of a Q tile; scores and row_max in units of log2.
 struct RowState {
   float* row_max;
