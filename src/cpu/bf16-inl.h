@@ -78,8 +78,8 @@ HWY_INLINE void CopyFinitePairs(const Bf16Pair* tile, std::int64_t rows, std::in
 
 // C += A B, of the values of B that are not finite and for the rows that see them: those with A = 0
 // there keep their bits.
-HWY_NOINLINE void AddNonFinite(std::int64_t rows, std::int64_t cols, std::int64_t depth,
-                               const Bf16Pair* A, const Bf16Pair* B, float* C) {
+inline HWY_NOINLINE void AddNonFinite(std::int64_t rows, std::int64_t cols, std::int64_t depth,
+                                      const Bf16Pair* A, const Bf16Pair* B, float* C) {
   const auto half = [](Bf16Pair pair, std::int64_t k) {
     return k % 2 == 0 ? pair << 16 : pair & 0xFFFF0000u;
   };
