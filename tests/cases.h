@@ -353,6 +353,14 @@ inline const std::vector<Case>& Cases() {
                              ScoreCases(), MixedCases(), LayoutCases(), DTypeCases()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
+    // Kernels of their own multiply bfloat16: they see every case too.
+    const std::vector<Case> wide = all;
+    for (Case c : wide) {
+      if (c.dtype != DType::kFloat32) continue;
+      c.dtype = DType::kBFloat16;
+      c.name += "_bfloat16";
+      all.push_back(c);
+    }
     return all;
   }();
   return cases;
