@@ -1,4 +1,4 @@
-# Task names only.  PRESET=cpu | cpu-asan | cpu-tsan
+# Task names only.  PRESET=cpu | cpu-shared | cpu-asan | cpu-tsan
 PRESET ?= cpu
 BUILD := build/$(PRESET)
 FLASHWOK := $(BUILD)/cli/flashwok

@@ -8,7 +8,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAX_LINES = 400
-SOURCE = {".h", ".cc", ".cu", ".cuh", ".py"}
+SOURCE = {".h", ".c", ".cc", ".cu", ".cuh", ".py"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 
 # Room -> what its files must not include.

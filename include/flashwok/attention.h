@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "flashwok/export.h"
 #include "flashwok/status.h"
 #include "flashwok/tensor.h"
 #include "flashwok/trace.h"
@@ -31,9 +32,9 @@ enum class Causal : std::uint8_t {
 
 enum class Pass : std::uint8_t { kForward, kBackward };
 
-const char* Name(Algorithm algorithm);
-const char* Name(Causal causal);
-const char* Name(Pass pass);
+FLASHWOK_EXPORT const char* Name(Algorithm algorithm);
+FLASHWOK_EXPORT const char* Name(Causal causal);
+FLASHWOK_EXPORT const char* Name(Pass pass);
 
 // What is to be computed. Every axis order is [batch, seqlen, num_heads, head_dim], any strides
 // with an innermost one of 1; stride 0 broadcasts an input. Tensors of rank 0 are absent.
@@ -136,22 +137,23 @@ struct PlanResult {
 // Pure and total: which kernel Forward or Backward would run, with what scratch, or why none.
 // Reads shapes, strides, dtypes and options; of the tensors' contents only cu_seqlens and
 // seqused_k, when their data is given.
-PlanResult Plan(const Problem& problem, Pass pass, const Execution& execution = {});
+FLASHWOK_EXPORT PlanResult Plan(const Problem& problem, Pass pass, const Execution& execution = {});
 
 // All return without writing anything when a precondition fails.
-Status Forward(const Problem& problem, const ForwardOutput& output,
-               const Execution& execution = {});
-Status Backward(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
-                const Execution& execution = {});
+FLASHWOK_EXPORT Status Forward(const Problem& problem, const ForwardOutput& output,
+                               const Execution& execution = {});
+FLASHWOK_EXPORT Status Backward(const Problem& problem, const BackwardInput& input,
+                                const Gradients& gradients, const Execution& execution = {});
 // Forward then Backward from the same problem. `output` must hold o and lse.
-Status ForwardBackward(const Problem& problem, const ForwardOutput& output, const Tensor& dout,
-                       const Gradients& gradients, const Execution& execution = {});
+FLASHWOK_EXPORT Status ForwardBackward(const Problem& problem, const ForwardOutput& output,
+                                       const Tensor& dout, const Gradients& gradients,
+                                       const Execution& execution = {});
 
 // Joins two partial results over disjoint keys: exact, associative, with (O = 0, lse = -inf) as
 // the empty element. o: [batch, seqlen_q, num_heads, head_dim_v], lse: [batch, num_heads,
 // seqlen_q]; the output may be one of the inputs.
-Status MergeStates(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, const Tensor& lse_b,
-                   const Tensor& o, const Tensor& lse);
+FLASHWOK_EXPORT Status MergeStates(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b,
+                                   const Tensor& lse_b, const Tensor& o, const Tensor& lse);
 
 // One kernel of the registry.
 struct KernelInfo {
@@ -163,11 +165,11 @@ struct KernelInfo {
   std::string requirement;  // instruction set beyond the baseline, or empty
   bool available;           // on this machine
 };
-std::vector<KernelInfo> Kernels();
+FLASHWOK_EXPORT std::vector<KernelInfo> Kernels();
 
 // The instruction sets that the CPU kernels can use here, best first.
-std::vector<std::string> CpuTargets();
+FLASHWOK_EXPORT std::vector<std::string> CpuTargets();
 
-const char* Version();
+FLASHWOK_EXPORT const char* Version();
 
 }  // namespace flashwok

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "flashwok/export.h"
+
 namespace flashwok {
 
 enum class DType : std::uint8_t {
@@ -28,7 +30,7 @@ constexpr int ItemSize(DType dtype) {
 }
 
 // The name used in messages, files and on the command line: "float32", "bfloat16", ...
-const char* Name(DType dtype);
+FLASHWOK_EXPORT const char* Name(DType dtype);
 
 enum class DeviceType : std::uint8_t { kCpu, kCuda };
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "flashwok/export.h"
+
 namespace flashwok {
 
 enum class EventKind : std::uint8_t {
@@ -40,8 +42,8 @@ enum class Role : std::uint8_t {
   kDLse,
 };
 
-const char* Name(EventKind kind);
-const char* Name(Role role);
+FLASHWOK_EXPORT const char* Name(EventKind kind);
+FLASHWOK_EXPORT const char* Name(Role role);
 
 // Times are nanoseconds of a steady clock; t0 counts from the start of the call.
 struct Event {
@@ -60,8 +62,8 @@ struct Event {
 };
 
 // Called by the workers of a call, concurrently: events of one track come from one thread, in
-// order. A kernel whose observer is null does no more than test that pointer once a tile.
-class Observer {
+// order. It must not throw. A kernel with a null observer only tests that pointer once a tile.
+class FLASHWOK_EXPORT Observer {
  public:
   virtual ~Observer() = default;
   virtual void OnEvent(const Event& event) = 0;
