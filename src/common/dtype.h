@@ -39,8 +39,7 @@ struct NarrowFloat {
       return sign ? -value : value;
     }
     const std::uint32_t mantissa = magnitude & ((1u << kMantissa) - 1);
-    return BitCast<float>(sign | ((exponent + 127 - kBias) << 23) |
-                                (mantissa << (23 - kMantissa)));
+    return BitCast<float>(sign | ((exponent + 127 - kBias) << 23) | (mantissa << (23 - kMantissa)));
   }
 
   static constexpr std::uint32_t FromFloat(float value) {
