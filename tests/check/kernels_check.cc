@@ -1,8 +1,9 @@
-// For machines that the tests proper are not built for: every case on each algorithm, forward and
-// backward, against the float64 oracle. Prints what is wrong; exit code 1 if anything is.
+// For builds without the tests proper: every case on each algorithm, forward and backward, against
+// the float64 oracle. kernels_check [threads] prints what is wrong; exit code 1 if anything is.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -30,41 +31,53 @@ double Error(const std::vector<double>& got, const std::vector<double>& want) {
   return worst / largest;
 }
 
-// Runs one case on one algorithm and counts what is wrong.
+// Runs one case on every algorithm and counts what is wrong.
 class Check {
  public:
-  Check(const Case& c, Algorithm algorithm) : case_(c), data_(c, kSeed) {
-    data_.problem.algorithm = algorithm;
+  explicit Check(const Case& c)
+      : case_(c),
+        data_(c, kSeed),
+        forward_(reference::Forward(data_.problem)),
+        plain_forward_(reference::PlainForward(data_.problem)) {
+    if (!c.backward) return;
+    const BackwardInput& input = data_.backward;
+    backward_ = reference::Backward(data_.problem, input.dout, input.dlse);
+    plain_backward_ = reference::PlainBackward(data_.problem, input.dout, input.dlse);
   }
 
-  int Run() {
-    const Status status = Forward(data_.problem, data_.output);
-    if (status.code() == StatusCode::kUnsupported) return 0;
+  void Run(Algorithm algorithm, int num_threads) {
+    const bool splits = algorithm == Algorithm::kV2 || algorithm == Algorithm::kV3;
+    data_.problem.algorithm = algorithm;
+    data_.problem.num_splits = splits && num_threads > 1 ? num_threads : 0;
+    data_.ResetOutputs();
+    Execution execution;
+    execution.num_threads = num_threads;
+    Status status = Forward(data_.problem, data_.output, execution);
+    if (status.code() == StatusCode::kUnsupported) return;
     Require(status.ok(), status.message());
-    const auto want = reference::Forward(data_.problem);
-    const auto plain = reference::PlainForward(data_.problem);
     const bool wide = data_.problem.q.dtype == DType::kFloat32;
-    Compare("o", data_.output.o, want.o, plain.o, wide ? 2e-6 : 2e-5);
-    Compare("lse", data_.output.lse, want.lse, plain.lse, 2e-6);
-    if (case_.backward) RunBackward(wide ? 1e-5 : 1e-4);
+    Compare("o", data_.output.o, forward_.o, plain_forward_.o, wide ? 2e-6 : 2e-5);
+    Compare("lse", data_.output.lse, forward_.lse, plain_forward_.lse, 2e-6);
+    if (case_.backward) {
+      status = Backward(data_.problem, data_.backward, data_.gradients, execution);
+      Require(status.ok(), status.message());
+      CompareGradients(wide ? 1e-5 : 1e-4);
+    }
     const std::string guard = data_.GuardError();
     Require(guard.empty(), guard);
-    return wrong_;
+    ++runs_;
   }
 
+  int runs() const { return runs_; }
+  int wrong() const { return wrong_; }
+
  private:
-  void RunBackward(double floor) {
-    const Status status = Backward(data_.problem, data_.backward, data_.gradients);
-    Require(status.ok(), status.message());
-    const BackwardInput& input = data_.backward;
-    const auto want = reference::Backward(data_.problem, input.dout, input.dlse);
-    const auto plain = reference::PlainBackward(data_.problem, input.dout, input.dlse);
-    Compare("dq", data_.gradients.dq, want.dq, plain.dq, floor);
-    Compare("dk", data_.gradients.dk, want.dk, plain.dk, floor);
-    Compare("dv", data_.gradients.dv, want.dv, plain.dv, floor);
-    if (data_.problem.bias.present()) {
-      Compare("dbias", data_.gradients.dbias, want.dbias, plain.dbias, floor);
-    }
+  void CompareGradients(double floor) {
+    Compare("dq", data_.gradients.dq, backward_.dq, plain_backward_.dq, floor);
+    Compare("dk", data_.gradients.dk, backward_.dk, plain_backward_.dk, floor);
+    Compare("dv", data_.gradients.dv, backward_.dv, plain_backward_.dv, floor);
+    if (!data_.problem.bias.present()) return;
+    Compare("dbias", data_.gradients.dbias, backward_.dbias, plain_backward_.dbias, floor);
   }
 
   void Compare(const char* name, const Tensor& got, const std::vector<double>& want,
@@ -83,25 +96,30 @@ class Check {
 
   const Case& case_;
   ProblemData data_;
+  const reference::ForwardResult forward_, plain_forward_;
+  reference::BackwardResult backward_, plain_backward_;
+  int runs_ = 0;
   int wrong_ = 0;
 };
 
-int Main() {
+int Main(int num_threads) {
   int runs = 0;
   int wrong = 0;
   for (const Case& c : Cases()) {
     if (c.magnitude > 1.0) continue;  // their bound is the tests' own
+    Check check(c);
     for (Algorithm algorithm :
          {Algorithm::kStandard, Algorithm::kV1, Algorithm::kV2, Algorithm::kV3}) {
-      wrong += Check(c, algorithm).Run();
-      ++runs;
+      check.Run(algorithm, num_threads);
     }
+    runs += check.runs();
+    wrong += check.wrong();
   }
   std::printf("%s: %d runs, %d wrong\n", CpuTargets().front().c_str(), runs, wrong);
-  return wrong == 0 ? 0 : 1;
+  return wrong == 0 && runs > 0 ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace flashwok::test
 
-int main() { return flashwok::test::Main(); }
+int main(int argc, char** argv) { return flashwok::test::Main(argc > 1 ? std::atoi(argv[1]) : 1); }
