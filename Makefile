@@ -48,7 +48,7 @@ tsan: packages
 
 fuzz: ci-packages
 	cmake --preset fuzz >/dev/null
-	cmake --build --preset fuzz
+	cmake --build --preset fuzz --target npy_fuzz npz_fuzz safetensors_fuzz problem_fuzz
 	tools/fuzz.sh $(SECONDS)
 
 wasm-check neon-check: %-check: ci-packages
