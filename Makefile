@@ -1,9 +1,11 @@
-# Task names only.  PRESET=cpu | cpu-shared | cpu-asan | cpu-tsan
+# Task names only.  PRESET=cpu | cpu-shared | cpu-asan | cpu-tsan; SECONDS of each fuzzer
 PRESET ?= cpu
+SECONDS ?= 60
 BUILD := build/$(PRESET)
 FLASHWOK := $(BUILD)/cli/flashwok
 
-.PHONY: run test bench support tables lint build packages
+.PHONY: run test bench support tables lint build packages ci ci-packages asan tsan fuzz \
+        wasm-check neon-check
 
 run: build
 	$(FLASHWOK) compare --input examples/data/minilm_layer0.safetensors --backward
@@ -33,3 +35,35 @@ build: packages
 
 packages:
 	@tools/install_packages.sh
+
+# What continuous integration runs; each line alone is a target too.
+ci: ci-packages
+	$(MAKE) lint
+	$(MAKE) test
+	$(MAKE) asan
+	$(MAKE) tsan
+	$(MAKE) fuzz
+	$(MAKE) wasm-check
+	$(MAKE) neon-check
+
+asan:
+	$(MAKE) test PRESET=cpu-asan
+
+# The threads of the kernels alone; all tests: make test PRESET=cpu-tsan.
+tsan: packages
+	cmake --preset cpu-tsan >/dev/null
+	cmake --build --preset cpu-tsan --target kernels_check
+	ctest --preset cpu-tsan -R kernels_check
+
+fuzz: ci-packages
+	cmake --preset fuzz >/dev/null
+	cmake --build --preset fuzz --target npy_fuzz npz_fuzz safetensors_fuzz problem_fuzz
+	tools/fuzz.sh $(SECONDS)
+
+wasm-check neon-check: %-check: ci-packages
+	cmake --preset $* >/dev/null
+	cmake --build --preset $*
+	ctest --preset $*
+
+ci-packages:
+	@tools/install_packages.sh ci

@@ -129,8 +129,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(DType, NaNSignallingPayloadIsNotLost) {
   // A NaN whose payload lies in the bits that bfloat16 drops must not become infinity.
-  EXPECT_TRUE(std::isnan(Bf16ToFloat(FloatToBf16(std::bit_cast<float>(0x7F800001u)))));
-  EXPECT_TRUE(std::isnan(HalfToFloat(FloatToHalf(std::bit_cast<float>(0x7F800001u)))));
+  EXPECT_TRUE(std::isnan(Bf16ToFloat(FloatToBf16(BitCast<float>(0x7F800001u)))));
+  EXPECT_TRUE(std::isnan(HalfToFloat(FloatToHalf(BitCast<float>(0x7F800001u)))));
 }
 
 TEST(DType, LoadAndStoreUseTheIndex) {

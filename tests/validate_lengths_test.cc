@@ -66,6 +66,21 @@ TEST(Validate, VarlenContents) {
       "mask: seqlen_k (axis 3) is 49, must be from 50, the longest sequence");
 }
 
+// The contents of one of them alone: planning reads what is given, a call refuses.
+TEST(Plan, HalfOfTheVarlenContents) {
+  std::vector<std::int32_t> values = {0, 30, 60, 100};
+  for (Tensor Problem::*given : {&Problem::cu_seqlens_q, &Problem::cu_seqlens_k}) {
+    Problem problem = Varlen();
+    problem.*given = IntData(values);
+    if (given == &Problem::cu_seqlens_k) values.back() = 120;
+    const PlanResult plan = Plan(problem, Pass::kForward);
+    EXPECT_TRUE(plan.status.ok()) << plan.status.message();
+    ForwardOutput output;
+    output.o = Floats(100, 4, 48);
+    EXPECT_EQ(Forward(problem, output).code(), StatusCode::kInvalidArgument);
+  }
+}
+
 TEST(Validate, KeyLengths) {
   std::vector<std::int32_t> values = {70, 71};
   ExpectRefusal(

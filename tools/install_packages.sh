@@ -1,9 +1,11 @@
 #!/bin/sh
-# Installs the Debian packages that the build needs and that are missing. Without root or sudo it
-# prints the command and stops.
+# Installs the Debian packages that the build needs and that are missing; with `ci`, also those of
+# the fuzzers and of the builds for other machines. Without root or sudo it prints the command and
+# stops.
 set -eu
 packages="g++ cmake ninja-build ccache pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev \
 libfmt-dev libgtest-dev libzip-dev libcairo2-dev python3"
+[ "${1:-}" = ci ] && packages="$packages clang emscripten g++-aarch64-linux-gnu qemu-user"
 missing=""
 for package in $packages; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||

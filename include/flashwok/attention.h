@@ -109,8 +109,9 @@ struct Execution {
   // Scratch of at least PlanResult::workspace_bytes, aligned to 64; null: allocated by the call.
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
-  // A request that needs more scratch than this is refused before anything is allocated.
-  std::size_t workspace_limit = std::size_t{16} << 30;
+  // A request that needs more scratch than this is refused before anything is allocated. 16 GiB,
+  // or 512 MiB where addresses have 32 bits.
+  std::size_t workspace_limit = std::size_t{sizeof(void*) > 4 ? 32 : 1} << 29;
   int tile_q = 0, tile_kv = 0;  // rows and keys of a tile; 0: from the kernel's table
   std::string kernel;           // registry name of the one kernel to take in its pass; empty: any
   Observer* observer = nullptr;

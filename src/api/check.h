@@ -5,9 +5,12 @@
 #include <charconv>
 #include <concepts>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <version>
 
 #include "flashwok/status.h"
 #include "flashwok/tensor.h"
@@ -21,8 +24,16 @@ inline void Append(std::string& text, std::size_t value) { text += std::to_strin
 template <std::floating_point T>
 void Append(std::string& text, T value) {
   char digits[32];
+#ifdef __cpp_lib_to_chars
   const auto end = std::to_chars(digits, digits + sizeof(digits), value);
   text.append(digits, end.ptr);
+#else  // Emscripten 3.1.6, whose one locale is "C": the fewest digits that read back the same
+  for (int precision = 1; precision <= 17; ++precision) {
+    std::snprintf(digits, sizeof(digits), "%.*g", precision, static_cast<double>(value));
+    if (static_cast<T>(std::strtod(digits, nullptr)) == value) break;
+  }
+  text += digits;
+#endif
 }
 
 // The parts, one after another, independent of any locale.

@@ -138,7 +138,7 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   plan.num_threads = launch.num_threads;
   plan.num_splits = launch.split ? static_cast<int>(cpu::MaxChunks(layout, launch)) : 1;
   plan.workspace_bytes = choice.kernel->bytes(problem, launch);
-  if (plan.workspace_bytes > execution.workspace_limit) {
+  if (plan.workspace_bytes > std::min(execution.workspace_limit, cpu::Arena::kTooMuch - 1)) {
     plan.status =
         Status(StatusCode::kOutOfMemory, plan.kernel + " needs " + Gigabytes(plan.workspace_bytes) +
                                              " of scratch memory, above workspace_limit, " +

@@ -1,12 +1,18 @@
 // Scalar conversions between float and the narrow dtypes: exact upwards, to nearest even downwards.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "flashwok/tensor.h"
 
 namespace flashwok {
+
+// std::bit_cast, which the library of Emscripten 3.1.6 does not have yet.
+template <class To, class From>
+constexpr To BitCast(From value) {
+  static_assert(sizeof(To) == sizeof(From));
+  return __builtin_bit_cast(To, value);
+}
 
 // A binary format of one sign bit, kExponent exponent bits and kMantissa mantissa bits.
 // kFiniteOnly: no infinity, and only the all-ones pattern is NaN (e4m3fn); overflow saturates.
@@ -23,22 +29,21 @@ struct NarrowFloat {
     const std::uint32_t sign = (bits >> (kExponent + kMantissa)) << 31;
     const std::uint32_t magnitude = bits & kMagnitude;
     if (kFiniteOnly ? magnitude == kNaN : magnitude > kInfinity) {
-      return std::bit_cast<float>(sign | 0x7FC00000u);
+      return BitCast<float>(sign | 0x7FC00000u);
     }
-    if (!kFiniteOnly && magnitude == kInfinity) return std::bit_cast<float>(sign | 0x7F800000u);
+    if (!kFiniteOnly && magnitude == kInfinity) return BitCast<float>(sign | 0x7F800000u);
     const std::uint32_t exponent = magnitude >> kMantissa;
     if (exponent == 0) {  // subnormal: mantissa * 2^(1 - bias - kMantissa), exact in float
-      const float unit = std::bit_cast<float>((127u + 1 - kBias - kMantissa) << 23);
+      const float unit = BitCast<float>((127u + 1 - kBias - kMantissa) << 23);
       const float value = static_cast<float>(magnitude) * unit;
       return sign ? -value : value;
     }
     const std::uint32_t mantissa = magnitude & ((1u << kMantissa) - 1);
-    return std::bit_cast<float>(sign | ((exponent + 127 - kBias) << 23) |
-                                (mantissa << (23 - kMantissa)));
+    return BitCast<float>(sign | ((exponent + 127 - kBias) << 23) | (mantissa << (23 - kMantissa)));
   }
 
   static constexpr std::uint32_t FromFloat(float value) {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t bits = BitCast<std::uint32_t>(value);
     const std::uint32_t sign = (bits >> 31) << (kExponent + kMantissa);
     const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
     if (magnitude > 0x7F800000u) return sign | kNaN;
@@ -66,7 +71,7 @@ constexpr float HalfToFloat(std::uint16_t bits) { return Half::ToFloat(bits); }
 constexpr float E4M3ToFloat(std::uint8_t bits) { return E4M3::ToFloat(bits); }
 constexpr float E5M2ToFloat(std::uint8_t bits) { return E5M2::ToFloat(bits); }
 constexpr float Bf16ToFloat(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  return BitCast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
 constexpr std::uint16_t FloatToHalf(float value) {
@@ -79,7 +84,7 @@ constexpr std::uint8_t FloatToE5M2(float value) {
   return static_cast<std::uint8_t>(E5M2::FromFloat(value));
 }
 constexpr std::uint16_t FloatToBf16(float value) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t bits = BitCast<std::uint32_t>(value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40);
   return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
 }

@@ -110,7 +110,8 @@ class Layout {
     if (problem.dropout_p > 0.0) {
       dropout = Dropout::Make(problem.dropout_p, problem.dropout_seed, problem.dropout_offset);
     }
-    const bool uneven = problem.cu_seqlens_q.data != nullptr || problem.seqused_k.data != nullptr;
+    const bool uneven = problem.cu_seqlens_q.data != nullptr ||
+                        problem.cu_seqlens_k.data != nullptr || problem.seqused_k.data != nullptr;
     for (std::int64_t b = 0; b < (uneven ? batch : std::min<std::int64_t>(batch, 1)); ++b) {
       const Sequence sequence = At(b);
       max_seqlen_q = std::max(max_seqlen_q, sequence.seqlen_q);
@@ -118,7 +119,7 @@ class Layout {
     }
   }
 
-  // Lengths of one sequence; without the contents of cu_seqlens (planning), those of all rows.
+  // Lengths of one sequence; without the contents of a cu_seqlens (planning), those of all rows.
   Sequence At(std::int64_t b) const {
     Sequence sequence;
     sequence.seqlen_q = total_q;
@@ -126,6 +127,8 @@ class Layout {
     if (problem_.cu_seqlens_q.data != nullptr) {
       sequence.q_begin = Int(problem_.cu_seqlens_q, b);
       sequence.seqlen_q = Int(problem_.cu_seqlens_q, b + 1) - sequence.q_begin;
+    }
+    if (problem_.cu_seqlens_k.data != nullptr) {
       sequence.k_begin = Int(problem_.cu_seqlens_k, b);
       sequence.seqlen_k = Int(problem_.cu_seqlens_k, b + 1) - sequence.k_begin;
     }

@@ -79,9 +79,8 @@ struct BackwardScratch {
 // so each waits at most for one that is under way.
 class DQAccumulator {
  public:
-  DQAccumulator(const Layout& layout, const Launch& launch, const BackwardScratch& scratch,
-                const Tensor& dq)
-      : layout_(layout), scratch_(scratch), tile_q_(launch.tile_q), dq_(RowView::Make(dq)) {}
+  DQAccumulator(const Layout& layout, const BackwardScratch& scratch, const Tensor& dq)
+      : layout_(layout), scratch_(scratch), dq_(RowView::Make(dq)) {}
 
   bool in_place() const { return scratch_.dQ == nullptr; }
   float* Row(const QTile& tile, std::int64_t r) const {
@@ -107,7 +106,6 @@ class DQAccumulator {
   }
   const Layout& layout_;
   const BackwardScratch& scratch_;
-  std::int64_t tile_q_;
   RowView dq_;
 };
 

@@ -163,7 +163,7 @@ class BackwardJob {
         arena(launch.workspace),
         scratch(arena, layout, launch),
         call(layout, input, launch),
-        dq(layout, launch, scratch, gradients.dq),
+        dq(layout, scratch, gradients.dq),
         gradients_(gradients) {
     Prepare(call, scratch, dq, with_D);
     ZeroUnusedKeys(call, gradients);

@@ -7,9 +7,9 @@
 #define FLASHWOK_CPU_BF16_INL_H_
 #endif
 
-#include <bit>
 #include <cstring>
 
+#include "common/dtype.h"
 #include "cpu/bf16_products.h"
 #include "cpu/tile-inl.h"
 
@@ -88,8 +88,8 @@ inline HWY_NOINLINE void AddNonFinite(std::int64_t rows, std::int64_t cols, std:
       const Bf16Pair value = half(B[k / 2 * kTileLd + c], k);
       if (IsFiniteBf16(value >> 16)) continue;
       for (std::int64_t r = 0; r < rows; ++r) {
-        const float factor = std::bit_cast<float>(half(A[r * kTileLd + k / 2], k));
-        if (factor != 0.0f) C[r * kTileLd + c] += factor * std::bit_cast<float>(value);
+        const float factor = BitCast<float>(half(A[r * kTileLd + k / 2], k));
+        if (factor != 0.0f) C[r * kTileLd + c] += factor * BitCast<float>(value);
       }
     }
   }

@@ -61,8 +61,8 @@ std::vector<KernelInfo> Kernels() {
 
 std::vector<std::string> CpuTargets() {
   std::vector<std::string> names;
-  for (std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    names.emplace_back(hwy::TargetName(target));
+  for (std::int64_t rest = HWY_SUPPORTED_TARGETS & HWY_TARGETS; rest != 0; rest &= rest - 1) {
+    names.emplace_back(hwy::TargetName(rest & -rest));
   }
   return names;
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "common/layout.h"
 #include "cpu/bf16_products.h"
@@ -20,8 +21,8 @@ inline constexpr int kMaxTileCols = 256;  // head_dim, head_dim_v and tile_kv st
 // are merged in order. So splitting the keys among workers changes no bit.
 inline constexpr std::int64_t kChunk = 2048;
 
-// Cuts aligned pieces from one block of memory; with a null base it only counts, up to a size that
-// no machine has.
+// Cuts aligned pieces from one block of memory; with a null base it only counts, up to kTooMuch,
+// which is always refused.
 class Arena {
  public:
   explicit Arena(void* base) : base_(static_cast<char*>(base)) {}
@@ -30,19 +31,19 @@ class Arena {
   template <typename T, typename... Extents>
   T* Take(Extents... extents) {
     T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
-    std::size_t bytes = sizeof(T);
-    for (std::size_t extent : {static_cast<std::size_t>(extents)...}) {
+    std::uint64_t bytes = sizeof(T);
+    for (std::uint64_t extent : {static_cast<std::uint64_t>(extents)...}) {
       if (__builtin_mul_overflow(bytes, extent, &bytes)) bytes = kTooMuch;
     }
-    bytes = std::min(bytes, kTooMuch);
-    used_ = std::min(used_ + (bytes + kAlign - 1) / kAlign * kAlign, kTooMuch);
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, kTooMuch));
+    used_ = std::min(used_ + (size + kAlign - 1) / kAlign * kAlign, kTooMuch);
     return piece;
   }
   float* Tile(std::int64_t rows) { return Take<float>(rows, kTileLd); }
   std::size_t used() const { return used_; }
 
   static constexpr std::size_t kAlign = 64;
-  static constexpr std::size_t kTooMuch = std::size_t{1} << 62;
+  static constexpr std::size_t kTooMuch = std::numeric_limits<std::size_t>::max() / 4 + 1;
 
  private:
   char* base_;
