@@ -17,7 +17,6 @@ struct Options {
   WorkloadOptions workload;
   RunOptions run;
   std::string result;
-  std::string kernel;
   bool backward = false;
   bool json = false;
 };
@@ -115,14 +114,14 @@ Verdict VerifyFile(const Options& options) {
 
 // The algorithms that were asked for: one, that of a kernel, or all.
 std::vector<Algorithm> Asked(const Options& options, Pass* pass) {
-  if (!options.kernel.empty()) {
+  if (!options.run.kernel.empty()) {
     for (const KernelInfo& kernel : Kernels()) {
-      if (kernel.name != options.kernel) continue;
+      if (kernel.name != options.run.kernel) continue;
       *pass = kernel.pass;
       return {kernel.algorithm};
     }
     throw BadInput(
-        fmt::format("--kernel: is '{}', must be one that flashwok info lists", options.kernel));
+        fmt::format("--kernel: is '{}', must be one that flashwok info lists", options.run.kernel));
   }
   if (options.run.algorithm == "all") return {std::begin(kAllAlgorithms), std::end(kAllAlgorithms)};
   return {ParseAlgorithm("--algorithm", options.run.algorithm)};
@@ -200,7 +199,7 @@ void Print(const Verdict& verdict) {
 }
 
 int Execute(const Options& options) {
-  if (!options.result.empty() && !options.kernel.empty()) {
+  if (!options.result.empty() && !options.run.kernel.empty()) {
     throw BadInput("--kernel: is given with --result, must be alone");
   }
   std::vector<Verdict> verdicts;
@@ -234,8 +233,6 @@ Command AddVerify(CLI::App& root) {
   app->add_option("--result", options->result,
                   "Check this file, written by run from the same tensors and options")
       ->type_name("FILE");
-  app->add_option("--kernel", options->kernel, "Check one kernel of flashwok info")
-      ->type_name("NAME");
   app->add_flag("--backward", options->backward, "Check the gradients too");
   app->add_flag("--json", options->json, "One JSON document on standard output");
   AddWorkloadOptions(*app, &options->workload);

@@ -48,10 +48,12 @@ struct Problem {
              // head_dim]; paged: [num_pages, page_size, num_heads_kv, head_dim]
   Tensor v;  // as k, with head_dim_v
 
-  // Varlen: sequence b owns rows [cu_seqlens[b], cu_seqlens[b + 1]). Both or neither.
+  // Varlen: sequence b owns rows [cu_seqlens[b], cu_seqlens[b + 1]). Both or neither. Rows past the
+  // last entry belong to no sequence: o, lse and dq are left untouched there, dk and dv are zeroed.
   Tensor cu_seqlens_q;  // int32 [batch + 1]
   Tensor cu_seqlens_k;  // int32 [batch + 1]
-  // Key lengths: only the first seqused_k[b] keys exist, also for the causal diagonal.
+  // Key lengths: only the first seqused_k[b] keys exist, also for the causal diagonal; dk and dv of
+  // the others are zeroed.
   Tensor seqused_k;  // int32 [batch]
   // Paged K and V (forward): key j of sequence b lies in page page_table[b, j / page_size].
   // Needs seqused_k, which gives the number of keys.

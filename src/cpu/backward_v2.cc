@@ -1,5 +1,5 @@
 // Flash Attention V2, backward (Dao 2023, Algorithm 2). Against V1:
-//   - a worker owns a KV tile of a head, not a head, and dK and dV never leave its worktop;
+//   - a worker owns a KV tile of a head, not a head; dK and dV stay on its worktop, as in V1;
 //   - P comes from lse alone, and D = rowsum(dO * O) is computed once for each row, beforehand;
 //   - the parts of dQ are added in the order of the keys, whoever computed them.
 #undef HWY_TARGET_INCLUDE

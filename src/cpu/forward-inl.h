@@ -49,7 +49,7 @@ class ForwardVerbs {
                         launch_.tile_kv);
   }
 
-  // Q scaled once, outside the loop: scores then come out in units of log2 (or of softcap).
+  // Q with its scale, so that scores come out in units of log2 (or of softcap).
   void LoadQ(const QTile& tile) const {
     const auto span = tracer_.Load(
         Role::kQ, tile.rows * layout_.head_dim * ItemSize(layout_.q.dtype), Place(tile, -1));

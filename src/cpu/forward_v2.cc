@@ -1,9 +1,8 @@
 // Flash Attention V2 (Dao 2023, Algorithm 1): Q outer, KV inner. Against V1:
-//   - a worker owns a Q tile, not a head: every worker is busy, and O, m, l never leave its
-//   worktop;
-//   - O is divided by l once, at the end; Q is scaled outside the loop; mask and bias belong to the
-//     score stage, and KV tiles that no row sees are skipped;
-//   - when there are fewer Q tiles than workers, these share the keys of a tile (split-KV).
+//   - a worker owns a Q tile, not a head: every worker is busy, and O, m, l stay on its worktop;
+//   - O is divided by l once, at the end; Q is scaled outside the loop; of a KV tile only the rows
+//     that see it are computed (the score stage and the skipping of tiles are V1's here too);
+//   - with fewer than two Q tiles for each worker, workers share the keys of a tile (split-KV).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward_v2.cc"
 #include <hwy/foreach_target.h>

@@ -6,6 +6,7 @@
 #include <omp.h>
 #endif
 #ifdef FLASHWOK_THREADS_std
+#include <system_error>
 #include <thread>
 #include <vector>
 #endif
@@ -30,7 +31,11 @@ void ParallelFor(int num_threads, std::int64_t count,
   work(omp_get_thread_num());
 #elif defined(FLASHWOK_THREADS_std)
   std::vector<std::thread> threads;
-  for (int worker = 1; worker < workers; ++worker) threads.emplace_back(work, worker);
+  try {
+    for (int worker = 1; worker < workers; ++worker) threads.emplace_back(work, worker);
+  } catch (const std::system_error&) {
+    // Fewer threads than asked for: those that started share the work.
+  }
   work(0);
   for (std::thread& thread : threads) thread.join();
 #else
