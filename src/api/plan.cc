@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "api/validate.h"
+#include "cpu/forward_v3.h"
 #include "cpu/parallel_for.h"
 #include "cpu/split_kv.h"
 
@@ -150,6 +151,9 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
 io_model::Tiles ModelTiles(const Choice& choice) {
   const cpu::Launch& launch = choice.launch;
   io_model::Tiles tiles{launch.tile_q, launch.tile_kv};
+  if (choice.plan.algorithm == Algorithm::kV3) {
+    tiles.block_rows = choice.kernel->products == nullptr ? cpu::kBlockRows : cpu::kBf16BlockRows;
+  }
   if (launch.split) tiles.chunk = launch.chunk;
   return tiles;
 }

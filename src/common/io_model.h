@@ -35,6 +35,7 @@ struct Traffic {
 
 struct Tiles {
   std::int64_t tile_q = 0, tile_kv = 0;
+  std::int64_t block_rows = 0;  // rows that V3 computes at once; 0: all that see a key tile
   std::int64_t chunk = 0;       // keys of a partial result, when the keys are split; else 0
 };
 
@@ -159,7 +160,7 @@ class ForwardModel : Model {
   }
 
   // Q and O once, K and V at every visit; only rows that see one of the keys are computed. V3 moves
-  // and computes the same.
+  // the same and computes a block of rows only up to the last key that it sees.
   Traffic V2() {
     ForEachQTile([&](const Sequence& s, std::int64_t row, std::int64_t rows) {
       const TileRange range = VisitedTiles(s.mask, row, row + rows, tiles_.tile_kv);
@@ -167,8 +168,8 @@ class ForwardModel : Model {
         const std::int64_t begin = j * tiles_.tile_kv;
         const std::int64_t cols = std::min(tiles_.tile_kv, s.seqlen_k - begin);
         Keys(cols);
-        const std::int64_t scores =
-            s.mask.RowsSeeing({begin, begin + cols}, {row, row + rows}).size() * cols;
+        const std::int64_t scores = Scores(
+            s, {begin, begin + cols}, s.mask.RowsSeeing({begin, begin + cols}, {row, row + rows}));
         ScoreInputs(scores);
         Products(scores, d_ + dv_);
       }
@@ -184,6 +185,15 @@ class ForwardModel : Model {
   }
 
  private:
+  std::int64_t Scores(const Sequence& s, const KeyRange& keys, const RowRange& rows) const {
+    if (tiles_.block_rows == 0) return rows.size() * (keys.end - keys.begin);
+    std::int64_t scores = 0;
+    for (std::int64_t r = rows.begin; r < rows.end; r += tiles_.block_rows) {
+      const std::int64_t end = std::min(rows.end, r + tiles_.block_rows);
+      scores += (end - r) * (std::min(keys.end, s.mask.Row(end - 1).end) - keys.begin);
+    }
+    return scores;
+  }
   std::int64_t Parts(const TileRange& range) const {
     if (tiles_.chunk == 0 || range.empty()) return 0;
     const std::int64_t step = tiles_.chunk / tiles_.tile_kv;

@@ -36,6 +36,8 @@ HWY_INLINE KeyTile MakeKeyTile(const Sequence& sequence, std::int64_t index, int
 // The verbs of one worker, bound to the problem and its worktop.
 class ForwardVerbs {
  public:
+  static constexpr int kKeyBlock = kLanes;
+
   ForwardVerbs(const Layout& layout, const Launch& launch, const Tracer& tracer,
                const ForwardWorktop& top)
       : layout_(layout), launch_(launch), tracer_(tracer), top_(top) {}
@@ -44,8 +46,9 @@ class ForwardVerbs {
     return MakeKeyTile(tile.sequence, index, launch_.tile_kv);
   }
 
-  TileRange Range(const QTile& tile) const {
-    return VisitedTiles(tile.sequence.mask, tile.row_begin, tile.row_begin + tile.rows,
+  TileRange Range(const QTile& tile) const { return Range(tile, {0, tile.rows}); }
+  TileRange Range(const QTile& tile, const RowRange& rows) const {
+    return VisitedTiles(tile.sequence.mask, tile.row_begin + rows.begin, tile.row_begin + rows.end,
                         launch_.tile_kv);
   }
 
@@ -95,6 +98,17 @@ class ForwardVerbs {
     return {rows.begin - tile.row_begin, rows.end - tile.row_begin};
   }
 
+  // The keys of a tile up to the last that one of these rows sees.
+  KeyTile Trim(const QTile& tile, const KeyTile& keys, const RowRange& rows) const {
+    return TrimTo(kKeyBlock, tile, keys, rows);
+  }
+  static KeyTile TrimTo(int block, const QTile& tile, KeyTile keys, const RowRange& rows) {
+    const std::int64_t end = tile.sequence.mask.Row(tile.row_begin + rows.end - 1).end;
+    keys.cols = std::min(keys.cols, end - keys.begin);
+    keys.padded = RoundUp(keys.cols, block);
+    return keys;
+  }
+
   // S = Q K^T for some rows of the Q tile; S holds these rows alone.
   void ScoreProduct(const QTile& tile, const KeyTile& keys, const RowRange& rows, const float* KT,
                     float* S) const {
@@ -135,16 +149,21 @@ class ForwardVerbs {
             state.alpha + rows.begin);
   }
 
+  // True when no NaN or infinity stands in V, where it would reach rows that do not see it.
+  bool Clean(const KeyTile& keys, const float* V) const {
+    return AllFinite(V, keys.padded, RoundUp(layout_.head_dim_v, kLanes));
+  }
+
   // O += P V.
   void ValueProduct(const QTile& tile, const KeyTile& keys, const RowRange& rows, const float* P,
-                    const float* V, bool masked, float* O) const {
+                    const float* V, bool clean, float* O) const {
     const auto span = tracer_.Product(Role::kO, 2 * rows.size() * keys.cols * layout_.head_dim_v,
                                       Place(tile, keys.index));
     float* target = O + rows.begin * kTileLd;
-    if (masked && !AllFinite(V, keys.padded, RoundUp(layout_.head_dim_v, kLanes))) {
-      GemmSkippingZeros(rows.size(), layout_.head_dim_v, keys.padded, P, V, target);
-    } else {
+    if (clean) {
       Gemm<Add::kYes>(rows.size(), layout_.head_dim_v, keys.padded, P, V, target);
+    } else {
+      GemmSkippingZeros(rows.size(), layout_.head_dim_v, keys.padded, P, V, target);
     }
   }
 

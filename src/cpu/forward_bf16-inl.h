@@ -36,6 +36,13 @@ class Bf16Verbs : public ForwardVerbs {
     return MakeKeyTile(tile.sequence, index, launch_.tile_kv, kKeyBlock);
   }
 
+  KeyTile Trim(const QTile& tile, const KeyTile& keys, const RowRange& rows) const {
+    return TrimTo(kKeyBlock, tile, keys, rows);
+  }
+  bool Clean(const KeyTile& keys, const float* V) const {
+    return AllFinitePairs(Pairs(V), keys.padded / 2, cols_);
+  }
+
   void LoadQ(const QTile& tile) const {
     const auto span = tracer_.Load(Role::kQ, tile.rows * layout_.head_dim * 2, Place(tile, -1));
     const auto source = [&](std::int64_t r) {
@@ -80,10 +87,10 @@ class Bf16Verbs : public ForwardVerbs {
   }
 
   void ValueProduct(const QTile& tile, const KeyTile& keys, const RowRange& rows, const float*,
-                    const float* V, bool masked, float* O) const {
+                    const float* V, bool clean, float* O) const {
     const auto span = tracer_.Product(Role::kO, 2 * rows.size() * keys.cols * layout_.head_dim_v,
                                       Place(tile, keys.index));
-    GemmBf16(products_, Add::kYes, !masked, rows.size(), cols_, keys.padded / 2, P_, Pairs(V),
+    GemmBf16(products_, Add::kYes, clean, rows.size(), cols_, keys.padded / 2, P_, Pairs(V),
              finite_, O + rows.begin * kTileLd);
   }
 

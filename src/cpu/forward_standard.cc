@@ -64,7 +64,7 @@ class StandardForward {
       const KeyTile keys = MakeKeyTile(tile.sequence, j, launch_.tile_kv);
       LoadScores(tracer, Role::kP, tile, keys, scratch_.P, top.S);
       verbs.LoadV(tile, keys);
-      verbs.ValueProduct(tile, keys, {0, tile.rows}, top.S, top.V, true, top.O);
+      verbs.ValueProduct(tile, keys, {0, tile.rows}, top.S, top.V, verbs.Clean(keys, top.V), top.O);
     }
     verbs.Finalize(tile, RowView::Make(output_.o), {}, top.O, top.state);
   }

@@ -70,8 +70,9 @@ class HeadV1 {
     std::copy_n(top_.state.row_sum, tile.rows, old_sum);
     verbs_.Softmax(tile, keys, rows, top_.state, masked, top_.S);  // m, P, l
     for (std::int64_t r = 0; r < tile.rows; ++r) top_.state.alpha[r] *= old_sum[r];
-    verbs_.RescaleO(tile, keys, rows, top_.state, top_.O);                  // O *= l_old * alpha
-    verbs_.ValueProduct(tile, keys, rows, top_.S, top_.V, masked, top_.O);  // O += P V
+    verbs_.RescaleO(tile, keys, rows, top_.state, top_.O);  // O *= l_old * alpha
+    const bool clean = !masked || verbs_.Clean(keys, top_.V);
+    verbs_.ValueProduct(tile, keys, rows, top_.S, top_.V, clean, top_.O);  // O += P V
     {
       const auto span =
           tracer_.Work(EventKind::kFinalize, Role::kO, ForwardVerbs::Place(tile, keys.index));

@@ -31,11 +31,12 @@ struct ChunkV2 {
       const bool masked = verbs.Masked(range, j);
       verbs.LoadK(tile, keys);
       verbs.LoadV(tile, keys);
-      verbs.ScoreProduct(tile, keys, rows, top.KT, top.S);            // S = Q K^T
-      verbs.Scores(tile, keys, rows, masked, top.S);                  // mask, bias
-      verbs.Softmax(tile, keys, rows, state, masked, top.S);          // m, P, l
-      verbs.RescaleO(tile, keys, rows, state, O);                     // O *= alpha
-      verbs.ValueProduct(tile, keys, rows, top.S, top.V, masked, O);  // O += P V
+      const bool clean = !masked || verbs.Clean(keys, top.V);
+      verbs.ScoreProduct(tile, keys, rows, top.KT, top.S);           // S = Q K^T
+      verbs.Scores(tile, keys, rows, masked, top.S);                 // mask, bias
+      verbs.Softmax(tile, keys, rows, state, masked, top.S);         // m, P, l
+      verbs.RescaleO(tile, keys, rows, state, O);                    // O *= alpha
+      verbs.ValueProduct(tile, keys, rows, top.S, top.V, clean, O);  // O += P V
     }
   }
 };

@@ -2,7 +2,8 @@
 //   - an assembly line of two stages: while one pair of K and V tiles is computed with, the next
 //     pair is fetched and packed in small steps between the products, so that the loads overlap
 //     them;
-//   - the consumers are blocks of rows of the Q tile, small enough that their scores stay near;
+//   - the consumers are blocks of rows of the Q tile, small enough that their scores stay near and
+//     that little is computed of what a causal mask hides;
 //   - products of narrow operands with float32 accumulation: bfloat16 by the instructions made for
 //     it (AMX, AVX512_BF16); float8 is widened on the way in, and its scales are applied to the
 //     scores and to O.
@@ -100,11 +101,12 @@ struct ChunkV3 {
       if (j + 1 < end) {
         producer.Begin(verbs.Keys(tile, j + 1), top.stages[1 - stage], 1 - stage);
       }
+      const bool clean = !verbs.Masked(range, j) || verbs.Clean(keys, top.stages[stage].V);
       const RowRange seeing = verbs.RowsSeeing(tile, keys);
       for (RowRange rows = seeing; !rows.empty(); rows = {rows.end, seeing.end}) {
         rows.end = std::min(seeing.end, rows.begin + block);
-        Consume(verbs, tile, keys, top.stages[stage], rows, verbs.Masked(range, j), state, top.S,
-                O);
+        Consume(verbs, tile, verbs.Trim(tile, keys, rows), top.stages[stage], rows, clean, state,
+                top.S, O);
         producer.Step();
       }
       producer.Finish();
@@ -113,12 +115,13 @@ struct ChunkV3 {
 
   template <typename Verbs>
   void Consume(const Verbs& verbs, const QTile& tile, const KeyTile& keys, const StageV3& stage,
-               const RowRange& rows, bool masked, const RowState& state, float* S, float* O) const {
-    verbs.ScoreProduct(tile, keys, rows, stage.KT, S);            // S = Q K^T
-    verbs.Scores(tile, keys, rows, masked, S);                    // mask, bias
-    verbs.Softmax(tile, keys, rows, state, masked, S);            // m, P, l
-    verbs.RescaleO(tile, keys, rows, state, O);                   // O *= alpha
-    verbs.ValueProduct(tile, keys, rows, S, stage.V, masked, O);  // O += P V
+               const RowRange& rows, bool clean, const RowState& state, float* S, float* O) const {
+    const bool masked = verbs.Masked(verbs.Range(tile, rows), keys.index);
+    verbs.ScoreProduct(tile, keys, rows, stage.KT, S);           // S = Q K^T
+    verbs.Scores(tile, keys, rows, masked, S);                   // mask, bias
+    verbs.Softmax(tile, keys, rows, state, masked, S);           // m, P, l
+    verbs.RescaleO(tile, keys, rows, state, O);                  // O *= alpha
+    verbs.ValueProduct(tile, keys, rows, S, stage.V, clean, O);  // O += P V
   }
 };
 
