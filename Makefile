@@ -27,6 +27,7 @@ tables:
 
 lint:
 	python3 tools/house_check.py
+	python3 tools/check_excerpts.py
 	python3 tools/readme_tables.py --check
 
 build: packages
