@@ -7,7 +7,9 @@ FLASHWOK := $(BUILD)/cli/flashwok
 .PHONY: run test bench support tables lint build packages ci ci-packages asan tsan fuzz \
         wasm-check neon-check
 
-run: build
+run: packages
+	cmake --preset $(PRESET) >/dev/null
+	cmake --build --preset $(PRESET) --target flashwok_cli
 	$(FLASHWOK) compare --input examples/data/minilm_layer0.safetensors --backward
 	$(FLASHWOK) compare --input examples/data/minilm_layer3.safetensors
 	$(FLASHWOK) compare --batch 1 --seqlen 2048 --num-heads 8 --head-dim 64 --causal bottom_right

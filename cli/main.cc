@@ -50,12 +50,17 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    if (app.get_subcommands().empty() && argc > 1) {
+    if (argc < 2) {
+      return Fail("flashwok", "no command; flashwok --help lists them", cli::kExitBadInput);
+    }
+    if (app.get_subcommands().empty()) {
       return Fail("flashwok",
                   fmt::format("'{}' is no command; flashwok --help lists them", argv[1]),
                   cli::kExitBadInput);
     }
-    return Fail("flashwok", error.what(), cli::kExitBadInput);
+    const std::string where = "flashwok " + app.get_subcommands().front()->get_name();
+    return Fail(where, fmt::format("{}; {} --help lists its options", error.what(), where),
+                cli::kExitBadInput);
   }
   for (const cli::Command& command : commands) {
     if (command.app->parsed()) return Run(command);

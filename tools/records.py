@@ -94,7 +94,7 @@ def info(root, program):
 
 def record_compare(root, program):
     head = {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cpu": info(root, program)["devices"][0]["cpu"],
         "sources_sha256": sources_sha256(root),
     }

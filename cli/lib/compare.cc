@@ -231,7 +231,7 @@ Command AddCompare(CLI::App& root) {
            options->sweep = true;
            if (!range.empty()) options->sweep_range = range;
          },
-         "Over seqlen, doubling within FROM:TO; default 256:8192")
+         "Over seqlen, doubling within FROM:TO; default 256:8192, one head")
       ->expected(0, 1)
       ->type_name("FROM:TO");
   app->add_option("--picture", options->picture, "Draw the sweep to a .svg or .png")

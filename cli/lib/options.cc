@@ -136,7 +136,7 @@ void AddRunOptions(CLI::App& app, RunOptions* options, bool with_algorithm) {
   };
   if (with_algorithm) add("--algorithm", options->algorithm, "auto, standard, v1, v2 or v3");
   add("--device", options->device, "cpu");
-  add("--threads", options->threads, "0: all cores");
+  add("--threads", options->threads, "0: as many cores as the work is worth");
   add("--tile-q", options->tile_q, "Rows of a Q tile; 0: the kernel's own");
   add("--tile-kv", options->tile_kv, "Keys of a KV tile; 0: the kernel's own");
   add("--kernel", options->kernel, "The only kernel to take in its pass, by its name in `info`");

@@ -226,8 +226,9 @@ int Execute(const Options& options) {
 }  // namespace
 
 Command AddVerify(CLI::App& root) {
-  CLI::App* app =
-      root.add_subcommand("verify", "A result file or the kernels against float64; 1: out of it");
+  CLI::App* app = root.add_subcommand(
+      "verify",
+      "Check a result file, or the kernels, against float64; exit code 1 beyond the bound");
   auto options = std::make_shared<Options>();
   options->run.algorithm = "all";
   app->add_option("--result", options->result,

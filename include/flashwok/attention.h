@@ -107,7 +107,7 @@ struct Gradients {
 
 // How to run it.
 struct Execution {
-  int num_threads = 0;  // CPU workers; 0: all cores
+  int num_threads = 0;  // CPU workers; 0: as many cores as the work is worth
   // Scratch of at least PlanResult::workspace_bytes, aligned to 64; null: allocated by the call.
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;

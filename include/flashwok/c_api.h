@@ -237,7 +237,7 @@ typedef struct flashwok_execution {
   void* workspace;         // scratch, aligned to 64; null: allocated by the call
   size_t workspace_bytes;  // of it, at least flashwok_plan_result.workspace_bytes
   size_t workspace_limit;  // bytes; a request that needs more scratch is refused; default 16 GiB
-  int32_t num_threads;     // CPU workers, to 4096; 0: all cores
+  int32_t num_threads;     // CPU workers, to 4096; 0: as many cores as the work is worth
   int32_t tile_q;          // rows of a tile, to 1024; 0: from the kernel's table
   int32_t tile_kv;         // keys of a tile, to 256; 0: from the kernel's table
   const char* kernel;      // the one kernel to take in its pass, by its name; null or "": any

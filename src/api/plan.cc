@@ -47,6 +47,17 @@ std::string Objection(const cpu::Kernel& kernel, const Problem& problem,
   return {};
 }
 
+// All cores, unless waking them takes longer than the work: one for about every 50 us of it.
+int WorthwhileThreads(const Layout& layout) {
+  constexpr double kWorthwhile = 1e7;  // FLOPs
+  const double scores = static_cast<double>(layout.batch) * static_cast<double>(layout.num_heads) *
+                        static_cast<double>(layout.max_seqlen_q) *
+                        static_cast<double>(layout.max_seqlen_k);
+  const double flops = 2.0 * scores * static_cast<double>(layout.head_dim + layout.head_dim_v);
+  return static_cast<int>(
+      std::clamp(flops / kWorthwhile, 1.0, static_cast<double>(HardwareThreads())));
+}
+
 // Rows of a Q tile. V2 and V3 fetch K and V once a Q tile, so theirs are larger where every worker
 // has several; the size of a tile changes no bit of a row's result.
 int TileQ(const Layout& layout, const cpu::Kernel& kernel, int num_threads) {
@@ -105,7 +116,8 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   const Layout layout(problem);
   cpu::Launch& launch = choice.launch;
   launch.observer = execution.observer;
-  launch.num_threads = execution.num_threads > 0 ? execution.num_threads : HardwareThreads();
+  launch.num_threads =
+      execution.num_threads > 0 ? execution.num_threads : WorthwhileThreads(layout);
   for (const cpu::Kernel& kernel : cpu::Registry()) {
     if (kernel.pass != pass) continue;
     const std::string objection = choice.kernel != nullptr
