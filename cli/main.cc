@@ -1,12 +1,14 @@
 // The command line: parse, dispatch, one line on standard error when something is wrong.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <vector>
 
 #include "flashwok/attention.h"
+#include "io/output_file.h"
 #include "lib/command.h"
 
 namespace {
@@ -20,6 +22,12 @@ constexpr const char* kFooter =
 int Fail(const std::string& where, const std::string& what, int code) {
   fmt::print(stderr, "{}: {}\n", where, what);
   return code;
+}
+
+// Standard output took everything, or the run failed.
+int Flush(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  return Fail("flashwok", "standard output cannot be written", cli::kExitFailed);
 }
 
 int Run(const cli::Command& command) {
@@ -38,6 +46,8 @@ int Run(const cli::Command& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // the write says so instead
+  flashwok::io::OutputFile::RemoveOnSignals();
   CLI::App app("FlashWok: exact attention, standard and Flash Attention V1, V2, V3 side by side",
                "flashwok");
   app.footer(kFooter);
@@ -49,7 +59,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
+    if (error.get_exit_code() == 0) return Flush(app.exit(error));
     if (argc < 2) {
       return Fail("flashwok", "no command; flashwok --help lists them", cli::kExitBadInput);
     }
@@ -63,7 +73,7 @@ int main(int argc, char** argv) {
                 cli::kExitBadInput);
   }
   for (const cli::Command& command : commands) {
-    if (command.app->parsed()) return Run(command);
+    if (command.app->parsed()) return Flush(Run(command));
   }
   return cli::kExitBadInput;
 }

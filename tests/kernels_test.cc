@@ -38,7 +38,7 @@ double Magnitude(const std::vector<double>& values) {
 
 // What the output's own dtype rounds of a value of 1, which no kernel can go below.
 double OutputRounding(DType dtype) {
-  return dtype == DType::kBFloat16 ? 0x1p-9 : dtype == DType::kFloat16 ? 0x1p-12 : 0x1p-25;
+  return dtype == DType::kBFloat16 ? 0x1p-8 : dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-24;
 }
 
 // The contract's bound: twice the error of the plain computation in the same dtype, plus a floor.

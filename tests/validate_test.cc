@@ -20,12 +20,12 @@ TEST(Validate, Options) {
   };
   const double nan = std::nan("");
   refuse([&](Problem& p) { p.softmax_scale = nan; },
-         "softmax_scale: is nan, must be a finite float32, up to 3.4028235e+38");
+         "softmax_scale: is nan, must be finite, up to 8.507059e+37");
   refuse([](Problem& p) { p.softmax_scale = -INFINITY; },
-         "softmax_scale: is -inf, must be a finite float32, up to 3.4028235e+38");
+         "softmax_scale: is -inf, must be finite, up to 8.507059e+37");
   refuse([](Problem& p) { p.softmax_scale = 1e39; },
-         "softmax_scale: is 1e+39, must be a finite float32, up to 3.4028235e+38");
-  const std::string cap = ", must be 0 (off) or from 1.1754944e-38 to 3.4028235e+38";
+         "softmax_scale: is 1e+39, must be finite, up to 8.507059e+37");
+  const std::string cap = ", must be 0 (off) or from 1.1754944e-38 to 8.507059e+37";
   refuse([](Problem& p) { p.softcap = -1.0; }, "softcap: is -1" + cap);
   refuse([&](Problem& p) { p.softcap = nan; }, "softcap: is nan" + cap);
   refuse([](Problem& p) { p.softcap = INFINITY; }, "softcap: is inf" + cap);
@@ -54,8 +54,8 @@ TEST(Validate, Options) {
 
 TEST(Validate, OptionsAtTheirLimits) {
   Problem p = Base();
-  p.softmax_scale = -3.4e38;
-  p.softcap = 3.4e38;
+  p.softmax_scale = -8.5e37;
+  p.softcap = 8.5e37;
   p.window_left = kHuge;
   p.window_right = 0;
   p.dropout_p = std::nextafter(1.0, 0.0);

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -14,11 +15,38 @@ namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{256} << 10;
 
+// The temporary files at this moment, for a signal handler: it may call neither new nor a lock.
+constexpr std::size_t kMaxFiles = 8;
+std::atomic<const char*> temporaries[kMaxFiles];
+
+void Exchange(const char* from, const char* to) {
+  for (std::atomic<const char*>& slot : temporaries) {
+    const char* expected = from;
+    if (slot.compare_exchange_strong(expected, to)) return;
+  }
+}
+
+void RemoveAndEnd(int signal) {
+  for (std::atomic<const char*>& slot : temporaries) {
+    if (const char* name = slot.load()) ::unlink(name);
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
 }  // namespace
+
+void OutputFile::RemoveOnSignals() {
+  for (int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) {
+    if (std::signal(signal, RemoveAndEnd) == SIG_IGN) std::signal(signal, SIG_IGN);
+  }
+}
 
 OutputFile::~OutputFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (temporary_.empty()) return;
+  ::unlink(temporary_.c_str());
+  Exchange(temporary_.c_str(), nullptr);
 }
 
 Status OutputFile::Create() {
@@ -28,6 +56,7 @@ Status OutputFile::Create() {
     descriptor_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor_ >= 0) {
       temporary_ = name;
+      Exchange(nullptr, temporary_.c_str());
       buffer_.reserve(kBufferBytes);
       return {};
     }
@@ -74,6 +103,7 @@ Status OutputFile::Commit() {
   descriptor_ = -1;
   if (error_ == 0 && std::rename(temporary_.c_str(), path_.c_str()) != 0) error_ = errno;
   if (error_ != 0) return Failed(error_);
+  Exchange(temporary_.c_str(), nullptr);
   temporary_.clear();
   return {};
 }

@@ -15,6 +15,9 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
+  // From now on a signal that ends the process takes the temporary files with it.
+  static void RemoveOnSignals();
+
   // Makes the temporary file beside the target.
   Status Create();
   // False after a failure, which Commit reports.

@@ -53,7 +53,7 @@ Json PlanJson(const PlanResult& plan, Pass pass) {
 
 // Shapes alone: a synthetic problem is planned without its tensors, however large.
 Json PlanAll(const Options& options, Json* problem_json) {
-  const Algorithm algorithm = ParseAlgorithm("--algorithm", options.run.algorithm);
+  const Algorithm algorithm = AskedAlgorithm(options.run);
   const Execution execution = MakeExecution(options.run);
   const Pass pass = options.backward ? Pass::kBackward : Pass::kForward;
   const Workload workload(options.workload, pass, algorithm, Workload::Data::kNone);

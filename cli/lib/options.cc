@@ -153,6 +153,14 @@ Algorithm ParseAlgorithm(const std::string& flag, const std::string& text) {
   throw BadInput(fmt::format("{}: is '{}', must be auto, standard, v1, v2 or v3", flag, text));
 }
 
+Algorithm AskedAlgorithm(const RunOptions& options) {
+  const Algorithm algorithm = ParseAlgorithm("--algorithm", options.algorithm);
+  for (const KernelInfo& kernel : Kernels()) {
+    if (algorithm == Algorithm::kAuto && kernel.name == options.kernel) return kernel.algorithm;
+  }
+  return algorithm;
+}
+
 Causal ParseCausal(const std::string& flag, const std::string& text) {
   for (Causal causal : {Causal::kNone, Causal::kBottomRight, Causal::kTopLeft}) {
     if (text == Name(causal)) return causal;

@@ -65,6 +65,8 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions* options);
 void AddRunOptions(CLI::App& app, RunOptions* options, bool with_algorithm = true);
 
 // These throw BadInput, naming `flag`.
+// --algorithm, or that of --kernel.
+Algorithm AskedAlgorithm(const RunOptions& options);
 Algorithm ParseAlgorithm(const std::string& flag, const std::string& text);
 Causal ParseCausal(const std::string& flag, const std::string& text);
 DType ParseDType(const std::string& flag, const std::string& text);

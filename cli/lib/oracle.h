@@ -1,6 +1,7 @@
 // How far results are from float64, and how far they may be.
 #pragma once
 
+#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +19,7 @@ struct Deviation {
   double rmse = 0.0;
   double plain_error = 0.0;  // of the plain computation in the inputs' dtype
   double tolerance = 0.0;    // 2 * plain_error + floor
-  bool passes() const { return max_error <= tolerance; }
+  bool passes() const { return std::isfinite(max_error) && max_error <= tolerance; }
 };
 // Of O, or with the backward pass of the gradients.
 double MaxError(const std::vector<Deviation>& deviations);

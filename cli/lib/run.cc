@@ -78,7 +78,7 @@ int Execute(const Options& options) {
   }
   RequireWritable(options.output);
   const Execution execution = MakeExecution(options.run);
-  const Algorithm algorithm = ParseAlgorithm("--algorithm", options.run.algorithm);
+  const Algorithm algorithm = AskedAlgorithm(options.run);
   const Workload workload(options.workload, pass);
   Session session(workload, algorithm, execution, pass, options.run.out_dtype);
   workload.Check(session.status());

@@ -43,7 +43,7 @@ int Execute(const Options& options) {
   const Pass pass = options.backward ? Pass::kBackward : Pass::kForward;
   RequireFolder("--output", options.output);
   RequireFolder("--chrome", options.chrome);
-  const Algorithm algorithm = ParseAlgorithm("--algorithm", options.run.algorithm);
+  const Algorithm algorithm = AskedAlgorithm(options.run);
   const Workload workload(options.workload, pass);
   Session session(workload, algorithm, MakeExecution(options.run), pass, options.run.out_dtype);
   session.Run();  // warm: memory touched, threads started

@@ -71,7 +71,9 @@ struct Tensor {
     std::int64_t stride = 1;
     for (int axis = tensor.rank - 1; axis >= 0; --axis) {
       tensor.strides[axis] = stride;
-      stride *= tensor.shape[axis];
+      // Wraps where the call that gets the view refuses it.
+      stride = static_cast<std::int64_t>(static_cast<std::uint64_t>(stride) *
+                                         static_cast<std::uint64_t>(tensor.shape[axis]));
     }
     return tensor;
   }

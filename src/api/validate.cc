@@ -93,16 +93,19 @@ bool ProblemCheck::Options() {
   return Scale();
 }
 
-// Both are used as float32, so that is where they must be finite and keep their meaning.
+// Both are used as float32, the scale in units of log2, so that is where they must be finite and
+// keep their meaning.
+constexpr float kMaxScale = 0x1p126f;
+
 bool ProblemCheck::Scale() {
-  if (p_.softmax_scale && !(std::abs(*p_.softmax_scale) <= FLT_MAX)) {
-    return check_.Invalid("softmax_scale: is ", *p_.softmax_scale,
-                          ", must be a finite float32, up to ", FLT_MAX);
+  if (p_.softmax_scale && !(std::abs(*p_.softmax_scale) <= kMaxScale)) {
+    return check_.Invalid("softmax_scale: is ", *p_.softmax_scale, ", must be finite, up to ",
+                          kMaxScale);
   }
   const double softcap = p_.softcap;
-  if (softcap == 0.0 || (softcap >= FLT_MIN && softcap <= FLT_MAX)) return true;
+  if (softcap == 0.0 || (softcap >= FLT_MIN && softcap <= kMaxScale)) return true;
   return check_.Invalid("softcap: is ", softcap, ", must be 0 (off) or from ", FLT_MIN, " to ",
-                        FLT_MAX);
+                        kMaxScale);
 }
 
 bool ProblemCheck::Combinations() {
