@@ -126,7 +126,7 @@ class Bf16BackwardVerbs : public BackwardVerbs {
       LoadPairRows(source, begin, end, layout_.head_dim_v, depth_v_, false, Pairs(stage.dO));
       return;
     }
-    HWY_ALIGN float row[kMaxTileCols];
+    alignas(64) float row[kMaxTileCols];  // for `round`, whatever the vectors here
     for (std::int64_t r = begin; r < end; ++r) {
       LoadRow(source(r), call_.dout.dtype, layout_.head_dim_v, 2 * depth_v_, 1.0f, row);
       products_.round(1, 2 * depth_v_, row, Pairs(stage.dO) + r * kTileLd);

@@ -116,11 +116,17 @@ void Gemm(std::int64_t rows, std::int64_t cols, std::int64_t depth, const float*
 template <Transpose kTranspose = Transpose::kNo>
 HWY_NOINLINE void GemmSkippingZeros(std::int64_t rows, std::int64_t cols, std::int64_t depth,
                                     const float* a, const float* b, float* c) {
+  const F32 d;
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t k = 0; k < depth; ++k) {
       const float factor = kTranspose == Transpose::kYes ? a[k * kTileLd + i] : a[i * kTileLd + k];
       if (factor == 0.0f) continue;
-      for (std::int64_t n = 0; n < cols; ++n) c[i * kTileLd + n] += factor * b[k * kTileLd + n];
+      // The same instruction as in the micro-kernel, for the same bits.
+      for (std::int64_t n = 0; n < cols; n += kLanes) {
+        const auto row = hn::Load(d, b + k * kTileLd + n);
+        float* at = c + i * kTileLd + n;
+        hn::Store(hn::MulAdd(hn::Set(d, factor), row, hn::Load(d, at)), d, at);
+      }
     }
   }
 }
