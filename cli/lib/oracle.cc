@@ -38,11 +38,12 @@ class Accumulator {
     count_ += static_cast<double>(index);
   }
 
-  Deviation Get(const std::string& name) const {
+  Deviation Get(const std::string& name, DType input) const {
     Deviation deviation{name, max_error_, count_ > 0 ? std::sqrt(squares_ / count_) : 0.0,
                         plain_error_, 0.0};
     const double scale = std::max(1.0, largest_);
-    deviation.tolerance = 2.0 * plain_error_ + (kFloor + Rounding(dtype_)) * scale;
+    deviation.tolerance = 2.0 * plain_error_ + kFloor * scale;
+    if (dtype_ != input) deviation.tolerance += Rounding(dtype_) * scale;
     return deviation;
   }
 
@@ -189,15 +190,17 @@ std::vector<Deviation> Oracle::Compare(const ForwardOutput& output,
     add(dbias, slice.Scores(gradients.dbias), part.backward.dbias, part.plain_backward.dbias);
   }
   std::vector<Deviation> deviations;
-  const auto get = [&](const char* name, const Tensor& tensor, const Accumulator& sum) {
-    if (tensor.present()) deviations.push_back(sum.Get(name));
+  const DType input = problem_.q.dtype;
+  const auto get = [&](const char* name, const Tensor& tensor, const Accumulator& sum,
+                       DType dtype) {
+    if (tensor.present()) deviations.push_back(sum.Get(name, dtype));
   };
-  get("o", output.o, o);
-  get("lse", output.lse, lse);
-  get("dq", gradients.dq, dq);
-  get("dk", gradients.dk, dk);
-  get("dv", gradients.dv, dv);
-  get("dbias", gradients.dbias, dbias);
+  get("o", output.o, o, input);
+  get("lse", output.lse, lse, DType::kFloat32);
+  get("dq", gradients.dq, dq, input);
+  get("dk", gradients.dk, dk, input);
+  get("dv", gradients.dv, dv, input);
+  get("dbias", gradients.dbias, dbias, DType::kFloat32);
   return deviations;
 }
 

@@ -217,7 +217,7 @@ int Execute(const Options& options) {
   } else {
     fmt::print(
         "tolerance: 2 x the error of the plain computation in the inputs' dtype, plus 1e-6 "
-        "and what the output's dtype rounds of the largest value (at least 1)\n");
+        "of the largest value (at least 1)\n");
     for (const Verdict& verdict : verdicts) Print(verdict);
   }
   return passes ? kExitOk : kExitFailed;
