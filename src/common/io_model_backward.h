@@ -21,14 +21,14 @@ class BackwardModel : Model {
     Prepare(true);
     ForEachQTile([&](const Sequence& s, std::int64_t, std::int64_t rows) {
       const std::int64_t scores = rows * s.seqlen_k;
-      const std::int64_t k_tiles = CeilDiv(s.seqlen_k, tiles_.tile_kv);
-      QueryRows(k_tiles * rows);
-      Keys(2 * s.seqlen_k);  // for S and dP, and for dQ
+      QueryRows(rows);
+      Keys(s.seqlen_k);                                // for S and dP
+      traffic_.Load(Role::kK, s.seqlen_k * d_ * in_);  // for dQ
       StoreScores({Role::kS, Role::kDP, Role::kP, Role::kDS}, scores);
       LoadScores({Role::kS, Role::kDP, Role::kDS}, scores);
       ScoreInputs(scores);
       RowScalars({Role::kLse, Role::kD}, rows);
-      AddToDQ(k_tiles * rows);
+      AddToDQ(rows);
       Products(scores, 2 * d_ + dv_);
     });
     ForEachVisit(layout_.group, [&](std::int64_t rows, std::int64_t cols, bool first) {

@@ -65,25 +65,32 @@ class BackwardVerbs {
   BackwardVerbs(const BackwardCall& call, const Tracer& tracer, const BackwardWorktop& top)
       : call_(call), layout_(call.layout), tracer_(tracer), top_(top) {}
 
-  // K as columns for S and as rows for dQ, V as columns for dP: once for all Q tiles.
   void LoadKV(const QTile& tile, const KeyTile& keys) const {
+    LoadK(tile, keys);
+    LoadV(tile, keys);
+  }
+  // K as columns for S and as rows for dQ.
+  void LoadK(const QTile& tile, const KeyTile& keys) const {
     const auto place = ForwardVerbs::Place(tile, keys.index);
     const auto k = [&](std::int64_t r) {
       return layout_.KeyRow(layout_.k, tile.batch, tile.sequence, keys.begin + r, tile.head_kv);
     };
+    const auto span =
+        tracer_.Load(Role::kK, keys.cols * layout_.head_dim * ItemSize(layout_.k.dtype), place);
+    LoadTileTransposed(k, layout_.k.dtype, 0, RoundUp(keys.padded, 4), keys.cols, layout_.head_dim,
+                       top_.KT);
+    LoadTile(k, layout_.k.dtype, 0, keys.padded, keys.cols, layout_.head_dim, 1.0f, top_.K);
+  }
+  // V as columns for dP.
+  void LoadV(const QTile& tile, const KeyTile& keys) const {
     const auto v = [&](std::int64_t r) {
       return layout_.KeyRow(layout_.v, tile.batch, tile.sequence, keys.begin + r, tile.head_kv);
     };
-    const std::int64_t end = RoundUp(keys.padded, 4);
-    {
-      const auto span =
-          tracer_.Load(Role::kK, keys.cols * layout_.head_dim * ItemSize(layout_.k.dtype), place);
-      LoadTileTransposed(k, layout_.k.dtype, 0, end, keys.cols, layout_.head_dim, top_.KT);
-      LoadTile(k, layout_.k.dtype, 0, keys.padded, keys.cols, layout_.head_dim, 1.0f, top_.K);
-    }
     const auto span =
-        tracer_.Load(Role::kV, keys.cols * layout_.head_dim_v * ItemSize(layout_.v.dtype), place);
-    LoadTileTransposed(v, layout_.v.dtype, 0, end, keys.cols, layout_.head_dim_v, top_.VT);
+        tracer_.Load(Role::kV, keys.cols * layout_.head_dim_v * ItemSize(layout_.v.dtype),
+                     ForwardVerbs::Place(tile, keys.index));
+    LoadTileTransposed(v, layout_.v.dtype, 0, RoundUp(keys.padded, 4), keys.cols,
+                       layout_.head_dim_v, top_.VT);
   }
 
   // Rows [begin, end) of Q, scaled, and of dO.
@@ -213,13 +220,14 @@ class BackwardVerbs {
     Accumulate<Transpose::kYes>(clean, keys.cols, layout_.head_dim, tile.rows, top_.dP, stage.Q,
                                 top_.dK);
   }
-  // This KV tile's part of dQ = dS K.
+  // This KV tile's part of dQ = dS K, alone or added to those before it.
+  template <Add kAdd = Add::kNo>
   void QueryGradient(const QTile& tile, const KeyTile& keys, bool clean) const {
     const auto span = Product(Role::kDQ, tile, keys, layout_.head_dim);
     if (clean) {
-      Gemm<Add::kNo>(tile.rows, layout_.head_dim, keys.padded, top_.dP, top_.K, top_.dQ);
+      Gemm<kAdd>(tile.rows, layout_.head_dim, keys.padded, top_.dP, top_.K, top_.dQ);
     } else {
-      ZeroTile(top_.dQ, tile.rows, layout_.head_dim);
+      if (kAdd == Add::kNo) ZeroTile(top_.dQ, tile.rows, layout_.head_dim);
       GemmSkippingZeros(tile.rows, layout_.head_dim, keys.padded, top_.dP, top_.K, top_.dQ);
     }
   }

@@ -43,6 +43,9 @@ class ScoreMatrices {
   const Tracer& tracer_;
 };
 
+// Where an event belongs to no KV tile.
+constexpr KeyTile kAllKeys{.index = -1};
+
 // S and dP of one Q tile against every KV tile; then P and dS of its rows.
 HWY_INLINE void ScorePasses(const BackwardCall& call, const BackwardVerbs& verbs,
                             const BackwardWorktop& top, const BackwardScratch& row_scratch,
@@ -50,16 +53,15 @@ HWY_INLINE void ScorePasses(const BackwardCall& call, const BackwardVerbs& verbs
   const StandardScratch& scratch = matrices.scratch();
   const std::int64_t tile_kv = call.launch.tile_kv;
   const QStage& stage = top.stages[0];
+  verbs.LoadQ(tile, kAllKeys, stage, 0, tile.rows);
   for (std::int64_t j = 0; j * tile_kv < tile.sequence.seqlen_k; ++j) {
     const KeyTile keys = MakeKeyTile(tile.sequence, j, static_cast<int>(tile_kv));
-    verbs.LoadQ(tile, keys, stage, 0, tile.rows);
     verbs.LoadKV(tile, keys);
     verbs.ScoreProduct(tile, keys, stage);
     matrices.Store(Role::kS, tile, keys, top.S, scratch.S);
     verbs.OutputGradientProduct(tile, keys, stage);
     matrices.Store(Role::kDP, tile, keys, top.dP, scratch.dP);
   }
-  constexpr KeyTile kAllKeys{.index = -1};
   verbs.LoadLse(tile, kAllKeys, stage);
   LoadD(row_scratch, verbs.tracer(), tile, kAllKeys, stage);
   for (std::int64_t j = 0; j * tile_kv < tile.sequence.seqlen_k; ++j) {
@@ -74,18 +76,19 @@ HWY_INLINE void ScorePasses(const BackwardCall& call, const BackwardVerbs& verbs
   }
 }
 
-// dQ = dS K of one Q tile.
+// dQ = dS K of one Q tile, which is still on the worktop.
 HWY_INLINE void QueryPass(const BackwardCall& call, const BackwardVerbs& verbs,
                           const BackwardWorktop& top, const ScoreMatrices& matrices,
                           const DQAccumulator& dq, const QTile& tile) {
   const std::int64_t tile_kv = call.launch.tile_kv;
+  ZeroTile(top.dQ, tile.rows, call.layout.head_dim);
   for (std::int64_t j = 0; j * tile_kv < tile.sequence.seqlen_k; ++j) {
     const KeyTile keys = MakeKeyTile(tile.sequence, j, static_cast<int>(tile_kv));
     matrices.Load(Role::kDS, tile, keys, matrices.scratch().dS, top.dP);
-    verbs.LoadKV(tile, keys);
-    verbs.QueryGradient(tile, keys, false);
-    verbs.AddToDQ(tile, keys, dq);
+    verbs.LoadK(tile, keys);
+    verbs.QueryGradient<Add::kYes>(tile, keys, verbs.Clean(tile, keys, top.stages[0], true));
   }
+  verbs.AddToDQ(tile, kAllKeys, dq);
 }
 
 // dV = P^T dO and dK = dS^T Q of one KV tile.

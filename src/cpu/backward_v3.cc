@@ -1,7 +1,7 @@
 // Flash Attention V3, backward. Against V2:
 //   - an assembly line of two stages: while one Q tile is computed with, the next Q and dO are
-//   fetched
-//     in small steps between the five products.
+//     fetched in small steps between the five products;
+//   - bfloat16 is multiplied by the instructions made for it (AMX, AVX512_BF16).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/backward_v3.cc"
 #include <hwy/foreach_target.h>

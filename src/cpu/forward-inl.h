@@ -36,14 +36,13 @@ HWY_INLINE KeyTile MakeKeyTile(const Sequence& sequence, std::int64_t index, int
 // The verbs of one worker, bound to the problem and its worktop.
 class ForwardVerbs {
  public:
-  static constexpr int kKeyBlock = kLanes;
-
+  // key_block: keys of a tile are computed up to a multiple of it.
   ForwardVerbs(const Layout& layout, const Launch& launch, const Tracer& tracer,
-               const ForwardWorktop& top)
-      : layout_(layout), launch_(launch), tracer_(tracer), top_(top) {}
+               const ForwardWorktop& top, int key_block = kLanes)
+      : layout_(layout), launch_(launch), tracer_(tracer), top_(top), key_block_(key_block) {}
 
   KeyTile Keys(const QTile& tile, std::int64_t index) const {
-    return MakeKeyTile(tile.sequence, index, launch_.tile_kv);
+    return MakeKeyTile(tile.sequence, index, launch_.tile_kv, key_block_);
   }
 
   TileRange Range(const QTile& tile) const { return Range(tile, {0, tile.rows}); }
@@ -99,13 +98,10 @@ class ForwardVerbs {
   }
 
   // The keys of a tile up to the last that one of these rows sees.
-  KeyTile Trim(const QTile& tile, const KeyTile& keys, const RowRange& rows) const {
-    return TrimTo(kKeyBlock, tile, keys, rows);
-  }
-  static KeyTile TrimTo(int block, const QTile& tile, KeyTile keys, const RowRange& rows) {
+  KeyTile Trim(const QTile& tile, KeyTile keys, const RowRange& rows) const {
     const std::int64_t end = tile.sequence.mask.Row(tile.row_begin + rows.end - 1).end;
     keys.cols = std::min(keys.cols, end - keys.begin);
-    keys.padded = RoundUp(keys.cols, block);
+    keys.padded = RoundUp(keys.cols, key_block_);
     return keys;
   }
 
@@ -213,6 +209,7 @@ class ForwardVerbs {
   const Launch& launch_;
   const Tracer& tracer_;
   const ForwardWorktop& top_;
+  const int key_block_;
 };
 
 }  // namespace flashwok::cpu::HWY_NAMESPACE

@@ -17,10 +17,8 @@ namespace flashwok::cpu::HWY_NAMESPACE {
 
 class Bf16Verbs : public ForwardVerbs {
  public:
-  static constexpr int kKeyBlock = 2 * kBf16Block;  // keys are the depth of P V
-
   Bf16Verbs(const Layout& layout, const Launch& launch, const Tracer& tracer, const WorktopV3& top)
-      : ForwardVerbs(layout, launch, tracer, top),
+      : ForwardVerbs(layout, launch, tracer, top, 2 * kBf16Block),  // keys are the depth of P V
         products_(*launch.bf16),
         depth_(RoundUp(layout.head_dim, 2 * kBf16Block) / 2),
         cols_(RoundUp(layout.head_dim_v, kBf16Block)),
@@ -32,13 +30,6 @@ class Bf16Verbs : public ForwardVerbs {
   Bf16Verbs(const Bf16Verbs&) = delete;
   Bf16Verbs& operator=(const Bf16Verbs&) = delete;
 
-  KeyTile Keys(const QTile& tile, std::int64_t index) const {
-    return MakeKeyTile(tile.sequence, index, launch_.tile_kv, kKeyBlock);
-  }
-
-  KeyTile Trim(const QTile& tile, const KeyTile& keys, const RowRange& rows) const {
-    return TrimTo(kKeyBlock, tile, keys, rows);
-  }
   bool Clean(const KeyTile& keys, const float* V) const {
     return AllFinitePairs(Pairs(V), keys.padded / 2, cols_);
   }
