@@ -227,7 +227,8 @@ class Repository(unittest.TestCase):
     def test_readmes_have_every_table(self):
         for readme, language in readme_tables.READMES.items():
             _, names = readme_tables.rewritten(ROOT, readme, language)
-            self.assertEqual(sorted(names), ["compare", "memory", "speed", "support"])
+            tables = [name.split(":")[0] for name in names]  # memory:RECORD names a record
+            self.assertEqual(sorted(tables), ["compare", "memory", "speed", "support"])
 
     def test_languages_have_the_same_words(self):
         keys = [set(words) for words in readme_tables.WORDS.values()]
