@@ -37,7 +37,8 @@ std::string Objection(const cpu::Kernel& kernel, const Problem& problem,
   if (problem.algorithm != Algorithm::kAuto && problem.algorithm != kernel.algorithm) {
     return std::string("algorithm: ") + Name(problem.algorithm) + " was asked for";
   }
-  if (std::ranges::find(kernel.dtypes, problem.q.dtype) == kernel.dtypes.end()) {
+  if (std::find(kernel.dtypes.begin(), kernel.dtypes.end(), problem.q.dtype) ==
+      kernel.dtypes.end()) {
     return std::string("q: dtype ") + Name(problem.q.dtype) + " is not one of " +
            cpu::Dtypes(kernel);
   }
@@ -107,7 +108,9 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   plan.status = Validate(problem, pass);
   if (plan.status.ok()) plan.status = ValidateExecution(execution);
   if (!plan.status.ok()) return choice;
-  const auto named = std::ranges::find(cpu::Registry(), execution.kernel, &cpu::Kernel::name);
+  const auto named =
+      std::find_if(cpu::Registry().begin(), cpu::Registry().end(),
+                   [&](const cpu::Kernel& kernel) { return kernel.name == execution.kernel; });
   if (!execution.kernel.empty() && named == cpu::Registry().end()) {
     plan.status = Status::Invalid("kernel: '" + execution.kernel + "' is not in the registry");
     return choice;
