@@ -28,8 +28,8 @@ struct RowView {
             tensor.rank == 4 ? tensor.strides[0] * item : 0, tensor.strides[axis] * item,
             tensor.strides[axis + 1] * item};
   }
-  explicit operator bool() const { return data != nullptr; }
-  char* Row(std::int64_t batch, std::int64_t row, std::int64_t head) const {
+  FLASHWOK_HOST_DEVICE explicit operator bool() const { return data != nullptr; }
+  FLASHWOK_HOST_DEVICE char* Row(std::int64_t batch, std::int64_t row, std::int64_t head) const {
     return data + batch * batch_stride + row * row_stride + head * head_stride;
   }
 };
@@ -46,8 +46,8 @@ struct ScalarView {
     return {static_cast<float*>(tensor.data), tensor.rank == 3 ? tensor.strides[0] : 0,
             tensor.strides[tensor.rank - 2], tensor.strides[tensor.rank - 1]};
   }
-  explicit operator bool() const { return data != nullptr; }
-  float& At(std::int64_t batch, std::int64_t head, std::int64_t row) const {
+  FLASHWOK_HOST_DEVICE explicit operator bool() const { return data != nullptr; }
+  FLASHWOK_HOST_DEVICE float& At(std::int64_t batch, std::int64_t head, std::int64_t row) const {
     return data[batch * batch_stride + head * head_stride + row * row_stride];
   }
 };
@@ -68,8 +68,9 @@ struct ScoreView {
     }
     return view;
   }
-  explicit operator bool() const { return data != nullptr; }
-  std::int64_t Offset(std::int64_t batch, std::int64_t head, std::int64_t row) const {
+  FLASHWOK_HOST_DEVICE explicit operator bool() const { return data != nullptr; }
+  FLASHWOK_HOST_DEVICE std::int64_t Offset(std::int64_t batch, std::int64_t head,
+                                           std::int64_t row) const {
     return batch * strides[0] + head * strides[1] + row * strides[2];
   }
   const char* At(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t j) const {

@@ -37,9 +37,10 @@ struct IntervalMask {
 
   // The diagonal is the top-left one for kTopLeft, else the bottom-right one; causal is a right
   // limit of 0, joined to the window by intersection.
-  static constexpr IntervalMask Make(Causal causal, std::int64_t window_left,
-                                     std::int64_t window_right, std::int64_t seqlen_q,
-                                     std::int64_t seqlen_k) {
+  FLASHWOK_HOST_DEVICE static constexpr IntervalMask Make(Causal causal, std::int64_t window_left,
+                                                          std::int64_t window_right,
+                                                          std::int64_t seqlen_q,
+                                                          std::int64_t seqlen_k) {
     IntervalMask mask;
     mask.seqlen_k = seqlen_k;
     mask.diagonal = causal == Causal::kTopLeft ? 0 : seqlen_k - seqlen_q;
