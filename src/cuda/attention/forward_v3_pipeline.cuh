@@ -81,8 +81,9 @@ struct RingBarriers {
   __device__ __forceinline__ void WaitFull(const Ring<kStages>& at) {
     ptx::MbarrierWait(&full[at.stage], at.round);
   }
-  __device__ __forceinline__ void Release(const Ring<kStages>& at) {
+  __device__ __forceinline__ void Release(Ring<kStages>& at) {
     if (threadIdx.x % 32 == 0) ptx::MbarrierArrive(&empty[at.stage]);
+    at.Next();
   }
 };
 

@@ -64,7 +64,7 @@ struct LazySoftmax {
   // The natural log of the sum of exponentials; after SumLanes.
   __device__ __forceinline__ float Lse(int r) const {
     constexpr float kLn2 = 0.693147180559945309f;
-    return row_max[r] == kMinusInf ? kMinusInf : kLn2 * (shift[r] + log2f(row_sum[r]));
+    return row_sum[r] == 0.0f ? kMinusInf : kLn2 * (shift[r] + log2f(row_sum[r]));
   }
 
  private:

@@ -124,6 +124,10 @@ struct ForwardV3Consumer {
   static constexpr int kValues = Traits::kHeadDimV / 2;
   using Softmax = LazySoftmax<Traits::kTileKV>;
 
+  __device__ __forceinline__ ForwardV3Consumer(const ForwardV3Params& params,
+                                               ForwardV3Storage<Traits>& shared, int number)
+      : p(params), storage(shared), consumer(number) {}
+
   const ForwardV3Params& p;
   ForwardV3Storage<Traits>& storage;
   const int consumer;
@@ -313,7 +317,7 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const WorkTi
 template <class Traits>
 __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
   if (Traits::kPingPong && consumer == 1) PassTurn();
-  for (;; q.Next()) {
+  for (;;) {
     storage.q_ring.WaitFull(q);
     const WorkTile work = Uniform(storage.work[q.stage]);
     if (!work.valid()) break;
@@ -359,9 +363,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     if (threadIdx.x < 32) Produce<Traits>(params, storage);
   } else {
     ptx::TakeRegisters<Traits::kConsumerRegisters>();
-    ForwardV3Consumer<Traits> consumer{params, storage,
-                                       Uniform(static_cast<int>(threadIdx.x / 128 - 1))};
-    consumer.Run();
+    ForwardV3Consumer<Traits>(params, storage, Uniform(static_cast<int>(threadIdx.x / 128 - 1))).Run();
   }
 }
 
