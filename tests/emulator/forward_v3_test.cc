@@ -18,7 +18,7 @@ Status Encode(const cuda::TensorMapRequest& request, cuda::ptx::TensorMap* map) 
 
 template <DType kType, int kRow, bool kSoftcap>
 void RunKernel(const cuda::ForwardV3Params& params, const emulator::Options& options) {
-  using Traits = cuda::ForwardV3Traits<kType, kRow, kSoftcap>;
+  using Traits = cuda::ForwardV3Traits<kType, cuda::kForwardV3Configs[kRow], kSoftcap>;
   const std::uint32_t tiles = params.schedule.total();
   emulator::Launch(dim3(tiles < 3 ? tiles : 3), Traits::kThreads,
                    sizeof(cuda::ForwardV3Storage<Traits>),

@@ -24,22 +24,23 @@
 
 namespace flashwok::cuda {
 
-template <DType kType_, int kRow, bool kSoftcap_>
+template <DType kType_, ForwardV3Config kConfig, bool kSoftcap_>
 struct ForwardV3Traits {
   static constexpr DType kType = kType_;
   static constexpr bool kSoftcap = kSoftcap_;
-  static constexpr int kConsumers = kForwardV3Configs[kRow].consumers;
-  static constexpr int kTileKV = kForwardV3Configs[kRow].tile_kv;
-  static constexpr int kTileQ = kForwardV3Configs[kRow].tile_q();
-  static constexpr int kHeadDim = kForwardV3Configs[kRow].head_dim;
-  static constexpr int kHeadDimV = kForwardV3Configs[kRow].head_dim_v;
-  static constexpr int kStages = kForwardV3Configs[kRow].stages;
-  static constexpr int kQStages = kForwardV3Configs[kRow].q_stages;
-  static constexpr bool kPingPong = kForwardV3Configs[kRow].ping_pong;
+  static constexpr int kConsumers = kConfig.consumers;
+  static constexpr int kTileKV = kConfig.tile_kv;
+  static constexpr int kTileQ = kConfig.tile_q();
+  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kHeadDimV = kConfig.head_dim_v;
+  static constexpr int kStages = kConfig.stages;
+  static constexpr int kQStages = kConfig.q_stages;
+  static constexpr bool kPingPong = kConfig.ping_pong;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kConsumerWarps = 4 * kConsumers;
-  static constexpr int kProducerRegisters = 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = kConsumers == 4 ? 24 : 32;
+  static constexpr int kConsumerRegisters =
+      kConsumers == 2 ? 240 : kConsumers == 3 ? 160 : 112;
 
   using QTile = SwizzledTile<64, kHeadDim>;        // of one consumer
   using KTile = SwizzledTile<kTileKV, kHeadDim>;
@@ -366,5 +367,34 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     ForwardV3Consumer<Traits>(params, storage, Uniform(static_cast<int>(threadIdx.x / 128 - 1))).Run();
   }
 }
+
+#ifdef __CUDACC__
+
+template <class Traits>
+cudaError_t StartForwardV3(const ForwardV3Params& params, int blocks, cudaStream_t stream) {
+  constexpr int kShared = sizeof(ForwardV3Storage<Traits>);
+  const cudaError_t error = cudaFuncSetAttribute(
+      ForwardV3<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (error != cudaSuccess) return error;
+  ForwardV3<Traits><<<blocks, Traits::kThreads, kShared, stream>>>(params);
+  return cudaGetLastError();
+}
+
+template <int kRow>
+cudaError_t LaunchForwardV3(DType dtype, const ForwardV3Params& params, int blocks,
+                            cudaStream_t stream) {
+  constexpr DType kBf16 = DType::kBFloat16;
+  constexpr DType kHalf = DType::kFloat16;
+  constexpr ForwardV3Config kConfig = kForwardV3Configs[kRow];
+  const bool softcap = params.base.softcap_log2 != 0.0f;
+  if (dtype == kBf16) {
+    return softcap ? StartForwardV3<ForwardV3Traits<kBf16, kConfig, true>>(params, blocks, stream)
+                   : StartForwardV3<ForwardV3Traits<kBf16, kConfig, false>>(params, blocks, stream);
+  }
+  return softcap ? StartForwardV3<ForwardV3Traits<kHalf, kConfig, true>>(params, blocks, stream)
+                 : StartForwardV3<ForwardV3Traits<kHalf, kConfig, false>>(params, blocks, stream);
+}
+
+#endif
 
 }  // namespace flashwok::cuda
