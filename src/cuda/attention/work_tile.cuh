@@ -1,0 +1,158 @@
+// The piece of work of one thread block of V2: which Q tile, over which keys, in which order; found
+// on the device, where alone the lengths of varlen sequences are known.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/tile_range.h"
+#include "cuda/attention/params.h"
+#include "cuda/tile/fragment.cuh"
+
+namespace flashwok::cuda {
+
+// How the Q tiles lie in the one-dimensional grid: a band of heads whose K and V fit in the L2
+// cache together, and of these the last tiles first, which are the longest under a causal mask.
+struct ForwardV2Grid {
+  std::int64_t tiles = 0;       // of a head; of varlen sequences at least as many as there are
+  std::int64_t heads = 0;       // batch x num_heads; varlen: num_heads, the batch is in `tiles`
+  std::int64_t band_heads = 1;  // heads of a band
+  std::int64_t blocks = 0;
+
+  static ForwardV2Grid Make(const ForwardParams& params, std::int64_t tile_q) {
+    constexpr std::int64_t kCacheBytes = 32 << 20;
+    const bool varlen = static_cast<bool>(params.cu_seqlens_q);
+    ForwardV2Grid grid;
+    grid.tiles = varlen ? params.total_q / tile_q + params.batch : CeilDiv(params.total_q, tile_q);
+    grid.heads = varlen ? params.num_heads : params.batch * params.num_heads;
+    const std::int64_t bytes = params.total_k * (params.head_dim + params.head_dim_v) * 2 + 1;
+    grid.band_heads = std::max<std::int64_t>(kCacheBytes / bytes, 1) * params.group;
+    grid.band_heads = std::min(grid.band_heads, grid.heads);
+    grid.blocks = grid.tiles * grid.heads * params.num_splits;
+    return grid;
+  }
+};
+
+// The KV tiles that a Q tile visits, in the order in which it does: those that need masking first,
+// then the others, each from right to left.
+struct TileWalk {
+  int masked = 0;  // tiles of the first kind
+  int count = 0;
+  int right = 0;  // masked ones at the right end
+  int end = 0, full_begin = 0, full_end = 0;
+
+  __device__ static TileWalk Make(const TileRange& range) {
+    TileWalk walk;
+    if (range.empty()) return walk;
+    walk.end = static_cast<int>(range.end);
+    walk.full_begin = static_cast<int>(range.full_begin);
+    walk.full_end = static_cast<int>(range.full_end);
+    walk.count = static_cast<int>(range.end - range.begin);
+    walk.masked = walk.count - (walk.full_end - walk.full_begin);
+    walk.right = walk.end - walk.full_end;
+    return walk;
+  }
+  __device__ __forceinline__ int At(int n) const {
+    const int last = n < right ? end : n < masked ? full_begin + right : full_end + masked;
+    return last - 1 - n;
+  }
+};
+
+// The piece of work of one thread block. It stays in shared memory: the registers are for S and O.
+struct WorkTile {
+  bool exists = false;
+  int rows = 0;
+  int split = 0;
+  std::int64_t batch = 0, head = 0, head_kv = 0;
+  std::int64_t row_begin = 0;  // of the sequence
+  Sequence sequence;
+  TileWalk walk;
+  const char* k = nullptr;  // key 0, unless paged
+  const char* v = nullptr;
+};
+
+// Tile number `index` of the varlen sequences one after the other: each lane counts the tiles of a
+// sequence, 32 at a time. Returns the sequence, or -1, and leaves in `index` the tile within it.
+__device__ inline std::int64_t FindSequence(const ForwardParams& params, int tile_q,
+                                            std::int64_t& index) {
+  const int lane = LaneIndex();
+  for (std::int64_t first = 0; first < params.batch; first += 32) {
+    int tiles = 0;
+    if (first + lane < params.batch) {
+      const Sequence sequence = params.At(first + lane);
+      if (sequence.seqlen_q > 0) tiles = static_cast<int>(CeilDiv(sequence.seqlen_q, tile_q));
+    }
+    int sum = tiles;  // up to and with this lane's
+    for (int step = 1; step < 32; step *= 2) {
+      const int before = __shfl_up_sync(kAllLanes, sum, step);
+      if (lane >= step) sum += before;
+    }
+    const unsigned past = __ballot_sync(kAllLanes, sum > index);
+    if (past != 0) {
+      const int found = __ffs(static_cast<int>(past)) - 1;
+      index -= __shfl_sync(kAllLanes, sum - tiles, found);
+      return first + found;
+    }
+    index -= __shfl_sync(kAllLanes, sum, 31);
+  }
+  return -1;
+}
+
+// The part of `range` that piece `split` of the keys holds.
+__device__ inline TileRange PieceOf(TileRange range, std::int64_t tiles, int split) {
+  const auto clamp = [](std::int64_t x, std::int64_t low, std::int64_t high) {
+    return x < low ? low : x > high ? high : x;
+  };
+  range.begin = std::max(range.begin, split * tiles);
+  range.end = std::min(range.end, (split + 1) * tiles);
+  if (range.empty()) return {};
+  range.full_begin = clamp(range.full_begin, range.begin, range.end);
+  range.full_end = clamp(range.full_end, range.full_begin, range.end);
+  if (range.full_end == range.full_begin) range.full_begin = range.full_end = range.begin;
+  return range;
+}
+
+// The walk of a Q tile over its keys, or over its piece of them.
+__device__ inline void PlanWalk(const ForwardParams& params, int tile_kv, WorkTile& work) {
+  const Sequence& sequence = work.sequence;
+  TileRange range =
+      VisitedTiles(sequence.mask, work.row_begin, work.row_begin + work.rows, tile_kv);
+  if (params.num_splits > 1) range = PieceOf(range, params.chunk / tile_kv, work.split);
+  work.walk = TileWalk::Make(range);
+  work.head_kv = work.head / params.group;
+  work.k = params.k.Row(work.batch, sequence.k_begin, work.head_kv);
+  work.v = params.v.Row(work.batch, sequence.k_begin, work.head_kv);
+}
+
+// By one warp.
+__device__ inline WorkTile FindWorkTile(const ForwardParams& params, const ForwardV2Grid& grid,
+                                        int tile_q, int tile_kv) {
+  WorkTile work;
+  const auto splits = static_cast<unsigned>(params.num_splits);
+  const unsigned block = blockIdx.x / splits;
+  const auto band_heads = static_cast<unsigned>(grid.band_heads);
+  const auto band_blocks = static_cast<unsigned>(grid.band_heads * grid.tiles);
+  const unsigned first = block / band_blocks * band_heads;
+  const unsigned left = static_cast<unsigned>(grid.heads) - first;
+  const unsigned heads = left < band_heads ? left : band_heads;
+  const unsigned head = first + block % band_blocks % heads;
+  std::int64_t index = block % band_blocks / heads;
+  work.split = static_cast<int>(blockIdx.x % splits);
+  if (params.cu_seqlens_q) {
+    work.head = head;
+    work.batch = FindSequence(params, tile_q, index);
+    if (work.batch < 0) return work;
+  } else {
+    work.head = head % static_cast<unsigned>(params.num_heads);
+    work.batch = head / static_cast<unsigned>(params.num_heads);
+  }
+  work.sequence = params.At(work.batch);
+  work.row_begin = (CeilDiv(work.sequence.seqlen_q, tile_q) - 1 - index) * tile_q;
+  work.rows =
+      static_cast<int>(std::min<std::int64_t>(work.sequence.seqlen_q - work.row_begin, tile_q));
+  work.exists = true;
+  PlanWalk(params, tile_kv, work);
+  return work;
+}
+
+}  // namespace flashwok::cuda

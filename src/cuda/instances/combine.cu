@@ -1,0 +1,1 @@
+#include "cuda/kernels/combine.cuh"

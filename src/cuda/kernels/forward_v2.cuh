@@ -1,0 +1,342 @@
+// Flash Attention V2 (Dao 2023, Algorithm 1): Q outer, KV inner. Against V1:
+//   - a thread block owns a Q tile, not a head: every SM is busy, and O, m, l stay in registers;
+//   - O is divided by l once, at the end; the scale of the scores is part of the exponential;
+//   - the warps share out the rows of Q, not the keys: none waits for another's O. With few Q tiles
+//     several blocks share the keys of a tile (split-KV), and combine.cuh joins their results.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/attention/epilogue.cuh"
+#include "cuda/attention/online_softmax.cuh"
+#include "cuda/attention/params.h"
+#include "cuda/attention/repair.cuh"
+#include "cuda/attention/score_stage.cuh"
+#include "cuda/attention/work_tile.cuh"
+#include "cuda/config/forward_v2.h"
+#include "cuda/tile/copy.cuh"
+#include "cuda/tile/gemm.cuh"
+
+namespace flashwok::cuda {
+
+// kPlain: nothing but an interval mask between the product and the softmax, and rows aligned to
+// 16 bytes. All else is decided at run time.
+template <DType kInput, int kBucket, bool kPlainScores>
+struct ForwardV2Traits {
+  static constexpr ForwardV2Config kConfig = ForwardV2ConfigFor(kBucket);
+  static constexpr DType kType = kInput;
+  static constexpr int kHeadDim = kBucket;
+  static constexpr bool kPlain = kPlainScores;
+  static constexpr int kTileQ = kConfig.tile_q;
+  static constexpr int kTileKV = kConfig.tile_kv;
+  static constexpr int kStages = kConfig.stages;
+  static constexpr int kThreads = kConfig.warps * 32;
+  static constexpr int kBlocks = kTileQ / kConfig.warps / 16;  // of 16 rows, a warp
+  using TileQ = SharedTile<kTileQ, kHeadDim>;
+  using TileKV = SharedTile<kTileKV, kHeadDim>;
+};
+
+template <class Traits>
+struct ForwardV2Storage {
+  alignas(128) unsigned char Q[Traits::TileQ::kBytes];  // and O on its way out
+  alignas(128) unsigned char KV[Traits::kStages][Traits::TileKV::kBytes];
+  float lse[Traits::kTileQ];
+  WorkTile work;
+};
+
+enum class KeyTensor : std::uint8_t { kK, kV };
+
+// Brings Q, then K and V of the visited tiles in turns through a ring of kStages tiles: item 2 n is
+// K of tile n, item 2 n + 1 is its V. kStages - 1 items are on their way while one is in use.
+template <class Traits>
+class ForwardV2Loader {
+ public:
+  using TileQ = typename Traits::TileQ;
+  using TileKV = typename Traits::TileKV;
+
+  __device__ __forceinline__ ForwardV2Loader(const ForwardParams& params,
+                                             ForwardV2Storage<Traits>& storage)
+      : params_(params), work_(storage.work), ring_(ptx::SharedAddress(storage.KV)) {
+    const char* first =
+        params.q.Row(work_.batch, work_.sequence.q_begin + work_.row_begin, work_.head);
+    Copy(TileQ{ptx::SharedAddress(storage.Q)}, work_.rows, params.head_dim,
+         [&](int row) { return first + row * params.q.row_stride; });
+    Prologue<0>();
+  }
+
+  // The next item, kTensor of visited tile n, once it is there and all warps are done with the item
+  // before, whose place the item kStages - 1 further on takes.
+  template <KeyTensor kTensor>
+  __device__ __forceinline__ TileKV Acquire(int n) {
+    constexpr int kAhead = Traits::kStages - 1 + (kTensor == KeyTensor::kV);
+    const Item next = Find<kAhead>(n);
+    ptx::CopyAsyncWait<Traits::kStages - 2>();
+    __syncthreads();
+    Load<kAhead>(next, Stage(stage_));
+    stage_ = stage_ == Traits::kStages - 1 ? 0 : stage_ + 1;
+    return Stage(stage_);
+  }
+
+ private:
+  struct Item {
+    const char* first;
+    std::int64_t key;
+    int rows;
+  };
+
+  __device__ __forceinline__ TileKV Stage(int stage) const {
+    return {ring_ + static_cast<std::uint32_t>(stage * TileKV::kBytes)};
+  }
+
+  template <int kItem>
+  __device__ __forceinline__ void Prologue() {
+    if constexpr (kItem < Traits::kStages - 1) {
+      Load<kItem>(Find<kItem>(0), Stage(kItem));
+      Prologue<kItem + 1>();
+    }
+  }
+
+  // Item 2 n + kItem; one past the last has no rows.
+  template <int kItem>
+  __device__ __forceinline__ Item Find(int n) const {
+    constexpr bool kIsK = kItem % 2 == 0;
+    n += kItem / 2;
+    const bool exists = n < work_.walk.count;
+    const std::int64_t key = exists ? work_.walk.At(n) * std::int64_t{Traits::kTileKV} : 0;
+    const std::int64_t left = exists ? work_.sequence.seqlen_k - key : 0;
+    return {(kIsK ? work_.k : work_.v) + key * (kIsK ? params_.k : params_.v).row_stride, key,
+            static_cast<int>(std::min<std::int64_t>(left, Traits::kTileKV))};
+  }
+
+  // One group of copies.
+  template <int kItem>
+  __device__ __forceinline__ void Load(const Item& item, const TileKV& tile) const {
+    constexpr bool kIsK = kItem % 2 == 0;
+    const RowView& view = kIsK ? params_.k : params_.v;
+    const std::int64_t cols = kIsK ? params_.head_dim : params_.head_dim_v;
+    if (params_.page_size == 0) {
+      Copy(tile, item.rows, cols, [&](int row) { return item.first + row * view.row_stride; });
+    } else {
+      Copy(tile, item.rows, cols, [&](int row) {
+        return PagedRow(view, static_cast<unsigned>(item.key) + (row < item.rows ? row : 0));
+      });
+    }
+    ptx::CopyAsyncCommit();
+  }
+
+  // params.KeyRow in 32 bits: the registers that a division in 64 takes are not to be had.
+  __device__ __forceinline__ const char* PagedRow(const RowView& view, unsigned key) const {
+    const auto page_size = static_cast<unsigned>(params_.page_size);
+    const IntView pages{params_.page_table.data + work_.batch * params_.page_batch_stride,
+                        params_.page_table.stride};
+    const unsigned slot = key / page_size;
+    return view.Row(pages.At(slot, 0, params_.num_pages - 1), key - slot * page_size,
+                    work_.head_kv);
+  }
+
+  template <class Tile, class Source>
+  __device__ __forceinline__ void Copy(const Tile& tile, int rows, std::int64_t cols,
+                                       const Source& source) const {
+    const TileCopy<Tile, Traits::kThreads> copy;
+    if (Traits::kPlain || params_.aligned) {
+      copy.Chunks(tile, rows, static_cast<int>(cols), source);
+    } else {
+      copy.Elements(tile, rows, static_cast<int>(cols), source);
+    }
+  }
+
+  const ForwardParams& params_;
+  const WorkTile& work_;  // in shared memory
+  const std::uint32_t ring_;
+  int stage_ = Traits::kStages - 1;  // of the item in use
+};
+
+// What one warp does with its rows of the Q tile.
+template <class Traits>
+class ForwardV2 {
+ public:
+  using TileQ = typename Traits::TileQ;
+  using TileKV = typename Traits::TileKV;
+  using Storage = ForwardV2Storage<Traits>;
+  static constexpr int kWarpRows = 16 * Traits::kBlocks;
+
+  __device__ static void Run(const ForwardParams& params, const ForwardV2Grid& grid) {
+    if (WarpIndex() == 0) {
+      const WorkTile work = FindWorkTile(params, grid, Traits::kTileQ, Traits::kTileKV);
+      if (LaneIndex() == 0) Shared().work = work;
+    }
+    __syncthreads();
+    const WorkTile& work = Shared().work;
+    if (!work.exists) return;
+    float O[Traits::kBlocks][Traits::kHeadDim / 2] = {};
+    RowState state[Traits::kBlocks];
+    if (work.walk.count > 0) Loop(params, work, state, O);
+    unsigned bad = 0;  // rows of this warp with a NaN or an infinity
+#pragma unroll
+    for (int m = 0; m < Traits::kBlocks; ++m)
+      bad |= Finish(params, work, m, state[m], O[m]) << 16 * m;
+    Repair(params, work, bad);
+  }
+
+ private:
+  static_assert(Traits::kTileQ % (16 * Traits::kConfig.warps) == 0);
+
+  __device__ static Storage& Shared() { return *reinterpret_cast<Storage*>(ptx::DynamicShared()); }
+
+  __device__ __forceinline__ static void Loop(const ForwardParams& params, const WorkTile& work,
+                                              RowState (&state)[Traits::kBlocks],
+                                              float (&O)[Traits::kBlocks][Traits::kHeadDim / 2]) {
+    using K = BlockReader<TileKV, Walk::kColsFirst>;
+    using V = BlockReader<TileKV, Walk::kRowsFirst>;
+    const BlockReader<TileQ, Walk::kRowsFirst> Q(TileQ{ptx::SharedAddress(Shared().Q)},
+                                                 WarpIndex() * kWarpRows);
+    ForwardV2Loader<Traits> loader(params, Shared());
+    const float factor = Traits::kPlain ? params.score_factor : 1.0f;
+    const auto step = [&](auto masked, int n) {
+      float S[Traits::kBlocks][Traits::kTileKV / 2], alpha[Traits::kBlocks][2];
+      const K k(loader.template Acquire<KeyTensor::kK>(n), 0);
+      ScoreProduct<Traits::kType, Traits::kHeadDim>(Q, k, S);  // S = Q K^T  [kWarpRows, kTileKV]
+#pragma unroll
+      for (int m = 0; m < Traits::kBlocks; ++m) {
+        const ScorePlace place = Place(work, m, n);
+        Scores<masked>(params, work.sequence, place, n < work.walk.masked, S[m]);  // mask, bias
+        OnlineSoftmax<masked>(factor, S[m], state[m], alpha[m]);                   // m, P, l
+        if (!Traits::kPlain && params.dropout.active()) DropRows(params, place, S[m]);
+      }
+      Rescale(alpha, O);  // O *= alpha
+      const V v(loader.template Acquire<KeyTensor::kV>(n), 0);
+      ValueProduct<Traits::kType>(S, v, O);  // O += P V  [kWarpRows, kHeadDim]
+    };
+    int n = 0;
+    for (; n < (Traits::kPlain ? work.walk.masked : work.walk.count); ++n)
+      step(std::true_type(), n);
+    for (; n < work.walk.count; ++n) step(std::false_type(), n);
+    ptx::CopyAsyncWait<0>();
+  }
+
+  __device__ __forceinline__ static ScorePlace Place(const WorkTile& work, int m, int n) {
+    const std::int64_t row = work.row_begin + WarpIndex() * kWarpRows + 16 * m + FragmentRow();
+    return {work.batch, work.head, row, work.walk.At(n) * std::int64_t{Traits::kTileKV}};
+  }
+
+  template <bool kMasked, int kCount>
+  __device__ __forceinline__ static void Scores(const ForwardParams& params,
+                                                const Sequence& sequence, const ScorePlace& place,
+                                                bool masked, float (&S)[kCount]) {
+    if constexpr (!Traits::kPlain) {
+      ScoreStage<Traits::kType>(params, sequence, place, masked, S);
+    } else if constexpr (kMasked) {
+      HideOutside(sequence.mask, place, S);
+    }
+  }
+
+  // Where the rows of a tile go: to O, or of a piece of the keys to a partial result.
+  struct Target {
+    const ForwardParams& params;
+    const WorkTile& work;
+    __device__ __forceinline__ bool whole() const { return params.num_splits == 1; }
+    __device__ __forceinline__ DType dtype() const {
+      return whole() ? params.o.dtype : DType::kFloat32;
+    }
+    __device__ __forceinline__ std::int64_t Part(int row) const {
+      return work.split * PartialRows(params) +
+             PartialRow(params, work.sequence.q_begin, work.batch, work.head, work.row_begin + row);
+    }
+    __device__ __forceinline__ char* Row(int row) const {
+      if (!whole()) {
+        return reinterpret_cast<char*>(params.partial_o + Part(row) * params.head_dim_v);
+      }
+      return params.o.Row(work.batch, work.sequence.q_begin + work.row_begin + row, work.head);
+    }
+    __device__ __forceinline__ void StoreLse(int row, float lse) const {
+      if (!whole()) {
+        params.partial_lse[Part(row)] = lse;
+      } else if (params.lse) {
+        params.lse.At(work.batch, work.head, work.sequence.q_begin + work.row_begin + row) = lse;
+      }
+    }
+  };
+
+  // Rows of block m: divided by l, to global memory. Returns those that are not finite.
+  __device__ __forceinline__ static unsigned Finish(const ForwardParams& params,
+                                                    const WorkTile& work, int m,
+                                                    const RowState& state,
+                                                    float (&O)[Traits::kHeadDim / 2]) {
+    const int row0 = WarpIndex() * kWarpRows + 16 * m;
+    const Target target{params, work};
+    const auto address = [&](int row) { return target.Row(row0 + row); };
+    const BlockTarget<decltype(address)> block{address, target.dtype(),
+                                               Traits::kPlain || params.aligned, work.rows - row0,
+                                               static_cast<int>(params.head_dim_v)};
+    float lse[2];
+    Finalize(state, O, lse);
+    StoreBlock<Traits::kType>(TileQ{ptx::SharedAddress(Shared().Q)}, row0, O, block);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = FragmentRow() + 8 * r;
+      if (FragmentCol() != 0) continue;
+      Shared().lse[row0 + row] = lse[r];
+      if (row < block.rows) target.StoreLse(row0 + row, lse[r]);
+    }
+    return Traits::kPlain && work.walk.masked == 0 ? 0 : RowsNotFinite(O);
+  }
+
+  // Computes the rows again that a hidden NaN may have come into.
+  __device__ __forceinline__ static void Repair(const ForwardParams& params, const WorkTile& work,
+                                                unsigned bad) {
+    KeyRange keys{0, work.sequence.seqlen_k};
+    if (params.num_splits > 1) {
+      keys.begin = work.split * params.chunk;
+      keys.end = std::min(keys.end, keys.begin + params.chunk);
+    }
+    const Target target{params, work};
+    __syncwarp();
+    for (; bad != 0; bad &= bad - 1) {
+      const int row = WarpIndex() * kWarpRows + __ffs(static_cast<int>(bad)) - 1;
+      if (row >= work.rows) break;
+      RepairRow<Traits::kType>(params, work.sequence, work.batch, work.head, work.row_begin + row,
+                               keys, Shared().lse[row], [&](int col, float value) {
+                                 StoreElement<Traits::kType>(target.Row(row), target.dtype(), col,
+                                                             value);
+                               });
+    }
+  }
+};
+
+#ifdef __CUDACC__
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kConfig.blocks)
+    ForwardV2Kernel(const __grid_constant__ ForwardParams params,
+                    const __grid_constant__ ForwardV2Grid grid) {
+  ForwardV2<Traits>::Run(params, grid);
+}
+
+template <class Traits>
+cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
+  ForwardV2Grid grid = ForwardV2Grid::Make(params, Traits::kTileQ);
+  if (grid.blocks == 0) return cudaSuccess;
+  if (grid.blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+  const auto* kernel = reinterpret_cast<const void*>(&ForwardV2Kernel<Traits>);
+  constexpr int kBytes = sizeof(ForwardV2Storage<Traits>);
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  ForwardParams copy = params;
+  void* arguments[] = {&copy, &grid};
+  return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(grid.blocks)), dim3(Traits::kThreads),
+                          arguments, kBytes, stream);
+}
+
+// With num_splits > 1, LaunchCombine is to follow.
+template <DType kType, int kHeadDim>
+cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
+  return params.plain() && params.aligned
+             ? LaunchForwardV2<ForwardV2Traits<kType, kHeadDim, true>>(params, stream)
+             : LaunchForwardV2<ForwardV2Traits<kType, kHeadDim, false>>(params, stream);
+}
+
+#endif  // __CUDACC__
+
+}  // namespace flashwok::cuda

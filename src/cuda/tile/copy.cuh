@@ -1,0 +1,73 @@
+// From global memory to a tile, by all threads of a block: past the registers in chunks of 16
+// bytes, or element by element where rows are not aligned to 16 bytes. What lies past the given
+// rows and columns becomes zero and is not read.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/shared_address.cuh"
+#include "cuda/tile/shared_tile.cuh"
+
+namespace flashwok::cuda {
+
+template <class Tile, int kThreads>
+class TileCopy {
+ public:
+  __device__ __forceinline__ TileCopy()
+      : row_(static_cast<int>(threadIdx.x) / Tile::kSpan),
+        chunk_(static_cast<int>(threadIdx.x) % Tile::kSpan),
+        offset_(Tile::Offset(row_, chunk_)) {}
+
+  // source(row) is the address of a row; rows from `rows` on are only asked for their address.
+  template <class Source>
+  __device__ __forceinline__ void Chunks(const Tile& tile, int rows, int cols,
+                                         const Source& source) const {
+    ForEachRow(tile, [&](int row, std::uint32_t address) {
+      const char* first = source(row) + chunk_ * 16;
+#pragma unroll
+      for (int chunk = 0; chunk < Tile::kChunks; chunk += Tile::kSpan) {
+        const bool valid = row < rows && (chunk_ + chunk) * 8 < cols;
+        ptx::CopyAsync16(address + static_cast<std::uint32_t>(chunk * 16), first + chunk * 16,
+                         valid);
+      }
+    });
+  }
+
+  template <class Source>
+  __device__ __forceinline__ void Elements(const Tile& tile, int rows, int cols,
+                                           const Source& source) const {
+    ForEachRow(tile, [&](int row, std::uint32_t address) {
+      const auto* first = reinterpret_cast<const std::uint16_t*>(source(row)) + chunk_ * 8;
+#pragma unroll 1
+      for (int chunk = 0; chunk < Tile::kChunks; chunk += Tile::kSpan) {
+        const int left = row < rows ? cols - (chunk_ + chunk) * 8 : 0;
+        std::uint32_t pairs[4] = {};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if (i < left) pairs[i / 2] |= std::uint32_t{first[chunk * 8 + i]} << i % 2 * 16;
+        }
+        ptx::StoreShared(address + static_cast<std::uint32_t>(chunk * 16),
+                         uint4{pairs[0], pairs[1], pairs[2], pairs[3]});
+      }
+    });
+  }
+
+ private:
+  // A pass takes kStep rows: a multiple of 8, so that the swizzle of a thread is one constant.
+  static constexpr int kStep = kThreads / Tile::kSpan;
+  static_assert(kStep % 8 == 0 && Tile::kRows % kStep == 0);
+
+  template <class Visit>
+  __device__ __forceinline__ void ForEachRow(const Tile& tile, const Visit& visit) const {
+#pragma unroll
+    for (int row = 0; row < Tile::kRows; row += kStep) {
+      visit(row_ + row, tile.address + offset_ + static_cast<std::uint32_t>(row * Tile::kRowBytes));
+    }
+  }
+
+  int row_, chunk_;
+  std::uint32_t offset_;
+};
+
+}  // namespace flashwok::cuda
