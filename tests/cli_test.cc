@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "common/dtype.h"
 #include "io/tensor_file.h"
 #include "lib/command.h"
 #include "lib/options.h"
@@ -140,6 +141,33 @@ TEST_F(CliTest, VerifyTakesEveryFeature) {
   const auto json = RunJson("verify --shape 1,64,64,2,2,64 --dtype e4m3 --v-descale 0.5");
   EXPECT_TRUE(json["passes"].get<bool>());
   EXPECT_TRUE(json["verdicts"][0].contains("refused"));
+}
+
+// D = rowsum(dO * O) has the rounding of O, which the gradients of a row of one key consist of.
+TEST_F(CliTest, VerifyJudgesGradientsByTheGivenO) {
+  for (const char* dtype : {"bfloat16", "float16", "float32"}) {
+    for (const char* options : {"--shape 1,64,1,2,1,64", "--shape 1,64,1,2,1,64 --dropout-p 0.4",
+                                "--shape 2,40,40,2,2,64 --window 0,0 --dropout-p 0.6"}) {
+      const std::string problem = std::string(options) + " --backward --dtype " + dtype;
+      const Outcome verify = Run("verify " + problem);
+      EXPECT_EQ(verify.code, 0) << problem << "\n" << verify.out << verify.err;
+    }
+  }
+  const std::string problem = " --shape 1,64,1,2,1,64 --dropout-p 0.4 --dtype bfloat16";
+  const auto compared = RunJson("compare --backward --repeats 1" + problem);
+  for (const auto& algorithm : compared["passes"][1]["algorithms"]) {
+    EXPECT_LT(algorithm["max_error"].get<double>(), 1e-3);
+  }
+  RunJson("run --backward -o " + Path("o.npz") + problem);
+  std::vector<io::HostTensor> results;
+  for (const char* name : {"o", "lse", "dq"}) results.push_back(Read(Path("o.npz"), name));
+  float dq = LoadAsFloat(results[2].data(), DType::kBFloat16, 0);
+  StoreFromFloat(results[2].data(), DType::kBFloat16, 0, dq + 0.001f);
+  ASSERT_TRUE(io::WriteTensors(Path("bad.npz"),
+                               {{"o", &results[0]}, {"lse", &results[1]}, {"dq", &results[2]}})
+                  .ok());
+  EXPECT_EQ(Run("verify --result " + Path("o.npz") + problem).code, 0);
+  EXPECT_EQ(Run("verify --result " + Path("bad.npz") + problem).code, 1);
 }
 
 // Commands that are refused, each with words that its one line must hold.
