@@ -246,6 +246,38 @@ TEST_F(CliBadInputTest, Options) {
   });
 }
 
+// Neither wrapped nor brought to the nearest number.
+TEST_F(CliBadInputTest, NumbersBeyondTheirType) {
+  const std::string huge = "99999999999999999999";
+  std::vector<Refusal> refusals = {
+      {"run --seqlen 8 --seed=-1", {"--seed", "'-1'", "from 0 to 18446744073709551615"}},
+      {"run --seqlen 8 --seed 4611686018427387904", {"--seed", "4611686018427387903"}},
+      {"run --seqlen 8 --window " + huge + ",0", {"--window", huge, "9223372036854775807"}},
+      {"run --seqlen 8 --window=0,-" + huge, {"--window", huge, "-9223372036854775808"}},
+      {"run --shape 1," + huge + ",8,1,1,8", {"--shape", huge, "9223372036854775807"}},
+      {"run --seqlen 8 --seqused-k 4294967300", {"--seqused-k", "4294967300", "32"}},
+      {"compare --sweep 1:" + huge, {"--sweep", huge, "9223372036854775807"}},
+      {"compare --seqlen 8 --repeats 4294967297", {"--repeats", "4294967297", "2147483647"}},
+      {"bench --quick --rounds 4294967297", {"--rounds", "4294967297", "2147483647"}},
+      {"bench --quick --threads=-5", {"--threads", "-5", "0"}},
+      {"info --batch 4611686018427387904 --seqlen 4 --cu-seqlens-q 0,4 --cu-seqlens-k 0,4",
+       {"4611686018427387904", "2147483647"}},
+  };
+  for (const char* flag : {"--dropout-seed", "--dropout-offset"}) {
+    refusals.push_back({std::string("run --seqlen 8 ") + flag + "=-1", {flag, "'-1'", "from 0"}});
+  }
+  for (const char* flag : {"--threads", "--tile-q", "--tile-kv", "--num-splits"}) {
+    refusals.push_back({std::string("run --seqlen 8 ") + flag + " 4294967297",
+                        {flag, "4294967297", "2147483647"}});
+  }
+  for (const char* flag : {"--batch", "--seqlen", "--seqlen-q", "--seqlen-k", "--heads",
+                           "--heads-kv", "--head-dim", "--head-dim-v"}) {
+    refusals.push_back({std::string("run ") + flag + " " + huge, {flag, huge}});
+  }
+  Expect(refusals);
+  EXPECT_EQ(RunJson("info --seqlen 010")["problem"], RunJson("info --seqlen 10")["problem"]);
+}
+
 TEST_F(CliBadInputTest, Commands) {
   Expect({
       {"nothing", {"'nothing'"}},
@@ -258,6 +290,9 @@ TEST_F(CliBadInputTest, Commands) {
       {"verify --seqlen 32 --kernel cpu_forward_v9", {"--kernel", "cpu_forward_v9"}},
       {"verify --shape 1,8192,8192,1,1,8 --backward", {"too many"}},
       {"trace --seqlen 32 -o " + Path("no/t"), {"--output", "no/t"}},
+      {"trace --seqlen 32 -o " + Path("t") + " --chrome " + Path("../") +
+           folder_.filename().string() + "/t",
+       {"--chrome", "/t'", "--output"}},
       {"bench --quick --rounds 0", {"--rounds", "0", "1"}},
       {"bench --quick --peer-torch python3 --sources " + Path("no"), {"--sources", "no"}},
       {"info --shape 1,8,8,1,1,257", {"head_dim", "257", "256"}},

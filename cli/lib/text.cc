@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "lib/command.h"
 
@@ -101,11 +102,22 @@ void Table::Print() const {
 
 void PrintJson(const Json& document) { fmt::print("{}\n", document.dump(2)); }
 
-void RequireFolder(const std::string& flag, const std::string& path) {
-  if (path.empty()) return;
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  if (std::filesystem::is_directory(folder)) return;
-  throw BadInput(fmt::format("{}: is '{}', but {} is no folder", flag, path, folder.string()));
+void RequireOutputs(const std::vector<Output>& outputs) {
+  std::map<std::filesystem::path, const Output*> targets;
+  for (const Output& output : outputs) {
+    const auto& [flag, path] = output;
+    if (path.empty()) continue;
+    const std::filesystem::path absolute = std::filesystem::absolute(path);
+    const std::filesystem::path folder = absolute.parent_path();
+    if (!std::filesystem::is_directory(folder)) {
+      throw BadInput(fmt::format("{}: is '{}', but {} is no folder", flag, path, folder.string()));
+    }
+    const auto target = std::filesystem::canonical(folder) / absolute.filename();
+    const auto [other, is_new] = targets.emplace(target, &output);
+    if (is_new) continue;
+    throw BadInput(fmt::format("{}: is '{}', must be another file than that of {}", flag, path,
+                               other->second->flag));
+  }
 }
 
 void WriteFile(const std::string& path, std::string_view content) {

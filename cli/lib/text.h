@@ -44,9 +44,13 @@ class Table {
 // One document on standard output.
 void PrintJson(const Json& document);
 
-// Throws BadInput, naming `flag`, unless `path` is empty or lies in a folder: said before the work,
+// A flag and the path that it writes to, or an empty one.
+struct Output {
+  std::string flag, path;
+};
+// Throws BadInput unless each path lies in a folder and no two are one file: said before the work,
 // not after it.
-void RequireFolder(const std::string& flag, const std::string& path);
+void RequireOutputs(const std::vector<Output>& outputs);
 
 // Writes a temporary file beside `path` and renames it. Throws BadInput when it cannot.
 void WriteFile(const std::string& path, std::string_view content);
