@@ -156,18 +156,18 @@ TEST_F(CliTest, VerifyJudgesGradientsByTheGivenO) {
   const std::string problem = " --shape 1,64,1,2,1,64 --dropout-p 0.4 --dtype bfloat16";
   const auto compared = RunJson("compare --backward --repeats 1" + problem);
   for (const auto& algorithm : compared["passes"][1]["algorithms"]) {
-    EXPECT_LT(algorithm["max_error"].get<double>(), 1e-3);
+    EXPECT_LT(algorithm["errors"]["dq"]["max_error"].get<double>(), 1e-3);
   }
-  RunJson("run --backward -o " + Path("o.npz") + problem);
+  RunJson("run --backward -o " + Path("o.safetensors") + problem);
   std::vector<io::HostTensor> results;
-  for (const char* name : {"o", "lse", "dq"}) results.push_back(Read(Path("o.npz"), name));
+  for (const char* name : {"o", "lse", "dq"}) results.push_back(Read(Path("o.safetensors"), name));
   float dq = LoadAsFloat(results[2].data(), DType::kBFloat16, 0);
   StoreFromFloat(results[2].data(), DType::kBFloat16, 0, dq + 0.001f);
-  ASSERT_TRUE(io::WriteTensors(Path("bad.npz"),
+  ASSERT_TRUE(io::WriteTensors(Path("bad.safetensors"),
                                {{"o", &results[0]}, {"lse", &results[1]}, {"dq", &results[2]}})
                   .ok());
-  EXPECT_EQ(Run("verify --result " + Path("o.npz") + problem).code, 0);
-  EXPECT_EQ(Run("verify --result " + Path("bad.npz") + problem).code, 1);
+  EXPECT_EQ(Run("verify --result " + Path("o.safetensors") + problem).code, 0);
+  EXPECT_EQ(Run("verify --result " + Path("bad.safetensors") + problem).code, 1);
 }
 
 // Commands that are refused, each with words that its one line must hold.
@@ -234,7 +234,7 @@ TEST_F(CliBadInputTest, Options) {
       {made + "--dropout-p 1", {"dropout_p", "1"}},
       {made + "--threads -1", {"num_threads", "-1", "4096"}},
       {made + "--tile-q 5000", {"tile_q", "5000"}},
-      {made + "--workspace-limit 1KiB", {"workspace_limit"}},
+      {made + "--workspace-limit 1KiB", {"workspace_limit, 1 KiB"}},
       {made + "--workspace-limit much", {"--workspace-limit", "much"}},
       {made + "--head-dim 257", {"head_dim", "257", "256"}},
       {made + "--heads 3 --heads-kv 2", {"num_heads_kv", "2", "3"}},
@@ -242,7 +242,7 @@ TEST_F(CliBadInputTest, Options) {
       {"run --seqlen 32 -o " + Path("no/o.npz"), {"--output", "no/o.npz"}},
       {"run --shape 1,2", {"--shape", "1,2", "BATCH"}},
       {"run --shape 1,2147483647,8,64,64,256", {"--shape", "TiB"}},
-      {"run --seqlen 65536 --heads 1 --algorithm standard", {"32 GiB", "16 GiB"}},
+      {"run --seqlen 65536 --heads 1 --algorithm standard", {"32.0 GiB", "16 GiB"}},
   });
 }
 
@@ -288,6 +288,8 @@ TEST_F(CliBadInputTest, Commands) {
       {"compare --sweep --picture x.gif", {"--picture", "x.gif", ".svg"}},
       {"compare --sweep --picture " + Path("no/x.png"), {"--picture", "no/x.png"}},
       {"verify --seqlen 32 --kernel cpu_forward_v9", {"--kernel", "cpu_forward_v9"}},
+      {"verify --seqlen 8 --kernel cpu_forward_v2 --algorithm v3", {"cpu_forward_v2", "v2", "v3"}},
+      {"run --seqlen 8 --kernel cpu_forward_v2 --algorithm v3", {"cpu_forward_v2", "v2", "v3"}},
       {"verify --shape 1,8192,8192,1,1,8 --backward", {"too many"}},
       {"trace --seqlen 32 -o " + Path("no/t"), {"--output", "no/t"}},
       {"trace --seqlen 32 -o " + Path("t") + " --chrome " + Path("../") +

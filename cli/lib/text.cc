@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -18,18 +17,6 @@
 namespace flashwok::cli {
 namespace {
 
-std::string Scaled(double value, double base, const std::array<const char*, 6>& units) {
-  std::size_t unit = 0;
-  while (std::abs(value) >= base * 0.9995 && unit + 1 < units.size()) {
-    value /= base;
-    ++unit;
-  }
-  const double magnitude = std::abs(value);
-  const bool whole = unit == 0 || magnitude >= 99.95 || value == std::floor(value);
-  const int digits = whole ? 0 : magnitude >= 9.995 ? 1 : 2;
-  return fmt::format("{:.{}f} {}", value, digits, units[unit]);
-}
-
 // Code points, for text whose every character is one column wide.
 std::size_t Width(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(
@@ -37,10 +24,6 @@ std::size_t Width(std::string_view text) {
 }
 
 }  // namespace
-
-std::string FormatBytes(double bytes) {
-  return Scaled(bytes, 1024.0, {"B", "KiB", "MiB", "GiB", "TiB", "PiB"});
-}
 
 std::string FormatSeconds(double seconds) {
   if (seconds >= 100.0) return fmt::format("{:.0f} s", seconds);

@@ -7,13 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "common/units.h"
 #include "lib/terminal.h"
 
 namespace flashwok::cli {
 
 using Json = nlohmann::ordered_json;
 
-std::string FormatBytes(double bytes);      // "32 MiB"
 std::string FormatSeconds(double seconds);  // "12.3 ms"
 std::string FormatFlops(double flops);      // "4.29 GFLOP"
 std::string FormatError(double error);      // "2.4e-07"
