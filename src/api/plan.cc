@@ -63,7 +63,8 @@ struct Wanted {
   Algorithm algorithm = Algorithm::kAuto;
 };
 
-Status FindWanted(const std::string& name, Pass pass, Algorithm algorithm, Wanted* wanted) {
+Status FindWanted(const Problem& problem, Pass pass, const Execution& execution, Wanted* wanted) {
+  const std::string& name = execution.kernel;
   if (name.empty()) return {};
   const auto look = [&](const auto& registry) {
     for (const auto& kernel : registry) {
@@ -75,10 +76,10 @@ Status FindWanted(const std::string& name, Pass pass, Algorithm algorithm, Wante
   if (wanted->name == nullptr) {
     return Status::Invalid("kernel: '" + name + "' is not in the registry");
   }
-  const bool other = algorithm != Algorithm::kAuto && algorithm != wanted->algorithm;
-  if (wanted->pass != pass || !other) return {};
+  const Algorithm asked = problem.algorithm;
+  if (wanted->pass != pass || asked == Algorithm::kAuto || asked == wanted->algorithm) return {};
   return Status::Invalid(Concat("kernel: ", name, " is of algorithm ", Name(wanted->algorithm),
-                                ", but ", Name(algorithm), " was asked for"));
+                                ", but ", Name(asked), " was asked for"));
 }
 
 // The first kernel of the pass to which nothing speaks; the others go to the plan's rejections.
@@ -182,8 +183,8 @@ void PlanCpu(const Problem& problem, const Layout& layout, const Execution& exec
       execution.num_threads > 0 ? execution.num_threads : WorthwhileThreads(layout);
   SetTiles(layout, execution, kernel, &launch);
   SetChunks(layout, problem.num_splits, &launch);
-  const bool splits = kernel.pass == Pass::kForward &&
-                      (kernel.algorithm == Algorithm::kV2 || kernel.algorithm == Algorithm::kV3);
+  const bool splits = kernel.pass == Pass::kForward && (kernel.algorithm == Algorithm::kV2 ||
+                                                        kernel.algorithm == Algorithm::kV3);
   launch.split = launch.split && splits;
   PlanResult& plan = choice->plan;
   plan.kernel = kernel.name;
@@ -215,8 +216,7 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   Wanted wanted;
   plan.status = Validate(problem, pass);
   if (plan.status.ok()) plan.status = ValidateExecution(execution, problem.q.device);
-  if (plan.status.ok())
-    plan.status = FindWanted(execution.kernel, pass, problem.algorithm, &wanted);
+  if (plan.status.ok()) plan.status = FindWanted(problem, pass, execution, &wanted);
   if (!plan.status.ok()) return choice;
   const Layout layout(problem);
   if (problem.q.device.type == DeviceType::kCpu) {
