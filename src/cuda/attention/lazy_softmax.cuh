@@ -78,4 +78,16 @@ struct LazySoftmax {
   }
 };
 
+// tanh to about 1e-6 absolute.
+__device__ __forceinline__ float Tanh(float x) {
+  return 1.0f - __fdividef(2.0f, 1.0f + ptx::Exp2(2.0f * kLog2E * x));
+}
+
+// Products to capped scores in units of log2.
+template <int kCount>
+__device__ __forceinline__ void CapScores(float factor, float softcap_log2, float (&S)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) S[i] = softcap_log2 * Tanh(factor * S[i]);
+}
+
 }  // namespace flashwok::cuda

@@ -23,6 +23,15 @@ inline constexpr ForwardV3Config kForwardV3Configs[] = {
     {256, 256, 2, 80, 2, 1, true},
 };
 
+// With softcap, whose tanh wants registers: fewer consumers share them.
+constexpr ForwardV3Config WithSoftcap(ForwardV3Config config) {
+  if (config.consumers > 2) {
+    config.consumers = 2;
+    config.ping_pong = true;
+  }
+  return config;
+}
+
 // The narrowest row that holds both; -1: none does.
 constexpr int ForwardV3Row(long head_dim, long head_dim_v) {
   int row = 0;

@@ -15,6 +15,10 @@ inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 __device__ __forceinline__ int LaneIndex() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ __forceinline__ int WarpIndex() { return static_cast<int>(threadIdx.x) / 32; }
+// Of the four of a warpgroup.
+__device__ __forceinline__ int WarpOfGroup() {
+  return ptx::Here(static_cast<int>(threadIdx.x / 32 % 4));
+}
 // This lane's first row and first column in an accumulator.
 __device__ __forceinline__ int FragmentRow() { return LaneIndex() / 4; }
 __device__ __forceinline__ int FragmentCol() { return LaneIndex() % 4 * 2; }
