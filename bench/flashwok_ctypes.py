@@ -9,8 +9,19 @@ It needs no torch: tensor() describes any memory.
 """
 
 import ctypes
-from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int32, c_int64
-from ctypes import c_size_t, c_uint64, c_void_p, sizeof
+from ctypes import (
+    POINTER,
+    byref,
+    c_char,
+    c_char_p,
+    c_double,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint64,
+    c_void_p,
+    sizeof,
+)
 
 DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2", "bool", "int32")
 DEVICES = ("cpu", "cuda")

@@ -247,5 +247,5 @@ def clock_and_power(text):
     later = samples[len(samples) // 2 :]
     if not later:
         return {}
-    clocks, powers = zip(*later)
+    clocks, powers = zip(*later, strict=True)
     return {"clock_mhz": statistics.median(clocks), "power_w": statistics.median(powers)}

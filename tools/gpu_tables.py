@@ -16,9 +16,9 @@ WORDS = {
         "best": "best peer",
         "ratio": "V3 : best peer",
         "standard": "standard",
-        "forward": "{device}, {date}, forward, bfloat16, 16,384 tokens, hidden size 2,048. Ours and "
-        "the peers ({peers}) in turn in one run; cuBLAS {gemm:.0f} TFLOPS, copy {copy:,.0f} GB/s "
-        "in the same run.",
+        "forward": "{device}, {date}, forward, bfloat16, 16,384 tokens, hidden size 2,048. Ours "
+        "and the peers ({peers}) in turn in one run; in that run cuBLAS reached {gemm:.0f} TFLOPS, "
+        "a copy {copy:,.0f} GB/s.",
         "extras": "What is not the plain case:",
         "gqa": "32 heads on 8, batch 4",
         "varlen": "{batch} sequences of up to {seqlen:,}, 16 heads",

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from operator import mul
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
@@ -84,17 +85,17 @@ class Calls(unittest.TestCase):
         scores = []
         for j in keys:
             k = self.at(self.k, b, j, h)
-            scores.append(sum(x * y for x, y in zip(q, k)) / math.sqrt(self.DIM))
+            scores.append(sum(x * y for x, y in zip(q, k, strict=True)) / math.sqrt(self.DIM))
         weights = [math.exp(score) for score in scores]
         rows = [self.at(self.v, b, j, h) for j in keys]
-        return [sum(w * row[c] for w, row in zip(weights, rows)) / sum(weights) for c in range(8)]
+        return [sum(map(mul, weights, column)) / sum(weights) for column in zip(*rows, strict=True)]
 
     def check(self, keys_of):
         for b in range(self.BATCH):
             for i in range(self.SEQLEN):
                 for h in range(self.HEADS):
                     got, want = self.at(self.o, b, i, h), self.want(b, i, h, keys_of(i))
-                    for x, y in zip(got, want):
+                    for x, y in zip(got, want, strict=True):
                         self.assertAlmostEqual(x, y, delta=2e-6)
 
     def run_forward(self, problem):
