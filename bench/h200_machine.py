@@ -7,15 +7,15 @@ import subprocess
 
 import flashwok_ctypes as fw
 import torch
-from triton.testing import do_bench
 
+DEVICE = "cuda"
 SCRATCH_LIMIT = 64 << 30
 LIMIT = 2e-2  # an error above it is a wrong result, not rounding
 WARMUP_MS, REP_MS = 10, 30
 
 
 def randn(*shape):
-    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+    return torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16)
 
 
 def smi(fields, *more):
@@ -50,10 +50,10 @@ class Case:
         self.cu = None
         if shape.lengths:
             sums = [sum(shape.lengths[:n]) for n in range(len(shape.lengths) + 1)]
-            self.cu = torch.tensor(sums, device="cuda", dtype=torch.int32)
+            self.cu = torch.tensor(sums, device=DEVICE, dtype=torch.int32)
         self.o = torch.empty_like(self.q)
         heads = (shape.num_heads, *rows) if shape.lengths else (rows[0], shape.num_heads, rows[1])
-        self.lse = torch.empty(heads, device="cuda")
+        self.lse = torch.empty(heads, device=DEVICE)
         self._reference = self._one_head()
 
     def ours(self, algorithm):
@@ -76,7 +76,7 @@ class Case:
         stream = torch.cuda.current_stream().cuda_stream
         execution = self.library.execution(workspace_limit=SCRATCH_LIMIT, stream=stream)
         plan = self.library.plan(problem, execution)
-        scratch = torch.empty(max(plan.workspace_bytes, 64), device="cuda", dtype=torch.uint8)
+        scratch = torch.empty(max(plan.workspace_bytes, 64), device=DEVICE, dtype=torch.uint8)
         execution.workspace, execution.workspace_bytes = scratch.data_ptr(), scratch.numel()
         o, lse = fw.from_torch(self.o), fw.from_torch(self.lse)
         call = self.library.forward(problem, execution, o=o, lse=lse)
@@ -141,7 +141,7 @@ class Case:
         q, k, v = self._head(self.q, False), self._head(self.k, True), self._head(self.v, True)
         s = q @ k.T
         s *= self.shape.head_dim**-0.5
-        rows, keys = (torch.arange(len(x), device="cuda") for x in (q, k))
+        rows, keys = (torch.arange(len(x), device=DEVICE) for x in (q, k))
         diagonal = keys[None] - rows[:, None]
         left, right = self.shape.window
         right = 0 if self.shape.causal else right
@@ -200,11 +200,13 @@ class Machine:
 
     def time(self, run):
         """Milliseconds of one launch, the caches flushed before it."""
+        from triton.testing import do_bench
+
         return do_bench(run, warmup=WARMUP_MS, rep=REP_MS, return_mode="median")
 
     def ceilings(self):
         a, b = randn(8192, 8192), randn(8192, 8192)
-        x = torch.empty(1 << 30, device="cuda", dtype=torch.uint8)
+        x = torch.empty(1 << 30, device=DEVICE, dtype=torch.uint8)
         y = torch.empty_like(x)
         return {
             "cublas_bf16_tflops": 2 * 8192**3 / self.time(lambda: a @ b) / 1e9,
