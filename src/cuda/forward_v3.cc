@@ -15,13 +15,6 @@ namespace {
 
 int Row(const Layout& layout) { return ForwardV3Row(layout.head_dim, layout.head_dim_v); }
 
-// Tiles of unlike length are handed out one by one.
-bool Uneven(const Problem& problem) {
-  return problem.causal != Causal::kNone || problem.window_left >= 0 ||
-         problem.window_right >= 0 || problem.cu_seqlens_q.present() ||
-         problem.seqused_k.present();
-}
-
 int Multiprocessors() {
   int device = 0;
   int count = 1;
@@ -40,23 +33,21 @@ Launch PlanForwardV3(const Layout& layout) {
   return launch;
 }
 
-std::size_t ForwardV3Bytes(const Layout& layout, const Launch&) {
-  return Uneven(layout.problem()) ? sizeof(unsigned) : 0;
-}
+std::size_t ForwardV3Bytes(const Layout& layout, const Launch&) { return ForwardV3Scratch(layout); }
 
 Status ForwardV3(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
   const Layout layout(problem);
   ForwardV3Params params;
-  Status status = MakeForwardV3Params(layout, output, EncodeWithDriver, &params);
+  Status status =
+      MakeForwardV3Params(layout, output, launch.workspace, EncodeWithDriver, &params);
   if (!status.ok() || params.schedule.total() == 0) return status;
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const auto blocks = static_cast<int>(
-      std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors())));
-  if (Uneven(problem)) {
-    params.counter = static_cast<unsigned*>(launch.workspace);
-    status = FromCuda(cudaMemsetAsync(params.counter, 0, sizeof(unsigned), stream), "cudaMemset");
+  if (params.counter != nullptr) {
+    status = FromCuda(cudaMemsetAsync(params.counter, 0, kForwardV3Cleared, stream), "cudaMemset");
     if (!status.ok()) return status;
   }
+  const auto blocks = static_cast<int>(
+      std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors())));
   return FromCuda(kForwardV3Launchers[Row(layout)](problem.q.dtype, params, blocks, stream),
                   "cuda_forward_v3");
 }

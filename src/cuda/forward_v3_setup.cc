@@ -84,13 +84,32 @@ std::int64_t ForwardV3WorkTiles(const Layout& layout) {
   return layout.batch * layout.num_heads * CeilDiv(layout.total_q, tile_q);
 }
 
-Status MakeForwardV3Params(const Layout& layout, const ForwardOutput& output,
+bool ForwardV3Hides(const Problem& problem) {
+  return problem.causal != Causal::kNone || problem.window_left >= 0 ||
+         problem.window_right >= 0 || problem.cu_seqlens_q.present() ||
+         problem.seqused_k.present();
+}
+
+std::size_t ForwardV3Scratch(const Layout& layout) {
+  if (!ForwardV3Hides(layout.problem())) return 0;
+  const std::int64_t repairs = ForwardV3WorkTiles(layout) * Config(layout).tile_q() / 16;
+  return kForwardV3Cleared + static_cast<std::size_t>(repairs) * sizeof(RepairEntry);
+}
+
+Status MakeForwardV3Params(const Layout& layout, const ForwardOutput& output, void* scratch,
                            EncodeTensorMap encode, ForwardV3Params* params) {
   const Problem& problem = layout.problem();
   const ForwardV3Config& config = Config(layout);
   const bool varlen = Varlen(layout);
   params->base = MakeForwardParams(layout, output);
   params->tile_q = config.tile_q();
+  if (ForwardV3Hides(problem)) {
+    auto* counters = static_cast<unsigned*>(scratch);
+    params->counter = counters;
+    params->repairs.count = counters + 1;
+    params->repairs.list =
+        reinterpret_cast<RepairEntry*>(static_cast<char*>(scratch) + kForwardV3Cleared);
+  }
   params->bulk_store =
       output.o.dtype == problem.q.dtype && MapObjection("o", output.o).empty();
   Schedule& schedule = params->schedule;

@@ -26,8 +26,15 @@ std::string ForwardV3Objection(const Layout& layout);
 // Work tiles of its grid.
 std::int64_t ForwardV3WorkTiles(const Layout& layout);
 
-// All but the counter of work tiles.
-Status MakeForwardV3Params(const Layout& layout, const ForwardOutput& output,
+// Whether tiles hide keys that lie within the tensors: then their work is unlike, and what they
+// hide can be NaN.
+bool ForwardV3Hides(const Problem& problem);
+
+// Scratch, of which the first kForwardV3Cleared bytes must be zero when the kernel starts.
+inline constexpr std::size_t kForwardV3Cleared = 16;
+std::size_t ForwardV3Scratch(const Layout& layout);
+
+Status MakeForwardV3Params(const Layout& layout, const ForwardOutput& output, void* scratch,
                            EncodeTensorMap encode, ForwardV3Params* params);
 
 }  // namespace flashwok::cuda
