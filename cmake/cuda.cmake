@@ -1,7 +1,5 @@
 # The CUDA kernels. nvcc is CMAKE_CUDA_COMPILER, the system's, or the one that `make cuda-toolkit`
 # puts into the build folder.
-set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
 endif()
@@ -10,6 +8,12 @@ if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     PATHS ${PROJECT_SOURCE_DIR}/build/cuda-toolkit/nvidia/cu13/bin /usr/local/cuda/bin REQUIRED)
 endif()
 enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
 
 # The wgmma instructions of the tiles that the kernels use.
 set(FLASHWOK_WGMMA ${PROJECT_BINARY_DIR}/generated/cuda/ptx/wgmma.cuh)
