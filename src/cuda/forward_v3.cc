@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "common/tile_range.h"
 #include "cuda/check.h"
-#include "cuda/config/forward_v3.h"
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "cuda/instances/forward_v3.h"
@@ -12,8 +10,6 @@
 
 namespace flashwok::cuda {
 namespace {
-
-int Row(const Layout& layout) { return ForwardV3Row(layout.head_dim, layout.head_dim_v); }
 
 int Multiprocessors() {
   int device = 0;
@@ -26,20 +22,23 @@ int Multiprocessors() {
 }  // namespace
 
 Launch PlanForwardV3(const Layout& layout) {
-  const ForwardV3Config& config = kForwardV3Configs[Row(layout)];
+  const ForwardV3Config& config = ForwardV3ConfigOf(layout);
   Launch launch;
   launch.tile_q = config.tile_q();
   launch.tile_kv = config.tile_kv;
   return launch;
 }
 
-std::size_t ForwardV3Bytes(const Layout& layout, const Launch&) { return ForwardV3Scratch(layout); }
+std::size_t ForwardV3Bytes(const Layout& layout, const Launch&) {
+  return ForwardV3Scratch(layout, ForwardV3ConfigOf(layout));
+}
 
 Status ForwardV3(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
   const Layout layout(problem);
   ForwardV3Params params;
   Status status =
-      MakeForwardV3Params(layout, output, launch.workspace, EncodeWithDriver, &params);
+      MakeForwardV3Params(layout, ForwardV3ConfigOf(layout), output, launch.workspace,
+                          EncodeWithDriver, &params);
   if (!status.ok() || params.schedule.total() == 0) return status;
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   if (params.counter != nullptr) {
@@ -48,7 +47,7 @@ Status ForwardV3(const Problem& problem, const ForwardOutput& output, const Laun
   }
   const auto blocks = static_cast<int>(
       std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors())));
-  return FromCuda(kForwardV3Launchers[Row(layout)](problem.q.dtype, params, blocks, stream),
+  return FromCuda(kForwardV3Launchers[ForwardV3Row(layout.head_dim, layout.head_dim_v)](problem.q.dtype, params, blocks, stream),
                   "cuda_forward_v3");
 }
 

@@ -41,8 +41,10 @@ void RunRow(int row, const cuda::ForwardV3Params& params, const emulator::Option
 void RunV3(const Problem& problem, const ForwardOutput& output, const emulator::Options& options) {
   const flashwok::Layout layout(problem);
   cuda::ForwardV3Params params;
-  std::vector<std::byte> scratch(cuda::ForwardV3Scratch(layout));  // zeros
-  ASSERT_TRUE(cuda::MakeForwardV3Params(layout, output, scratch.data(), Encode, &params).ok());
+  const cuda::ForwardV3Config& config = cuda::ForwardV3ConfigOf(layout);
+  std::vector<std::byte> scratch(cuda::ForwardV3Scratch(layout, config));  // zeros
+  ASSERT_TRUE(
+      cuda::MakeForwardV3Params(layout, config, output, scratch.data(), Encode, &params).ok());
   if (params.schedule.total() == 0) return;
   const int row = cuda::ForwardV3Row(layout.head_dim, layout.head_dim_v);
   const bool softcap = problem.softcap > 0.0;

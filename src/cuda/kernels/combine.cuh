@@ -46,7 +46,7 @@ struct Combine {
   }
 
   __device__ static void Run(const ForwardParams& params) {
-    const std::int64_t rows = PartialRows(params);
+    const std::int64_t rows = params.rows();
     const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarps + WarpIndex();
     if (index >= rows) return;
     const Row row = Find(params, index);
@@ -72,13 +72,6 @@ struct Combine {
 
 #ifdef __CUDACC__
 
-// Scratch for the partial results of `num_splits` pieces, or with one piece for V1's running O.
-inline std::size_t PartialBytes(const ForwardParams& params) {
-  return static_cast<std::size_t>(params.num_splits * PartialRows(params) *
-                                  (params.head_dim_v + 1)) *
-         sizeof(float);
-}
-
 __global__ void __launch_bounds__(Combine::kWarps * 32)
     CombineKernel(const __grid_constant__ ForwardParams params) {
   Combine::Run(params);
@@ -86,7 +79,7 @@ __global__ void __launch_bounds__(Combine::kWarps * 32)
 
 // Reads params.partial_o and params.partial_lse, writes params.o and params.lse.
 inline cudaError_t LaunchCombine(const ForwardParams& params, cudaStream_t stream) {
-  const std::int64_t blocks = (PartialRows(params) + Combine::kWarps - 1) / Combine::kWarps;
+  const std::int64_t blocks = (params.rows() + Combine::kWarps - 1) / Combine::kWarps;
   if (blocks == 0) return cudaSuccess;
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   ForwardParams copy = params;

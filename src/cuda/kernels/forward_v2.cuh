@@ -240,7 +240,7 @@ class ForwardV2 {
       return whole() ? params.o.dtype : DType::kFloat32;
     }
     __device__ __forceinline__ std::int64_t Part(int row) const {
-      return work.split * PartialRows(params) +
+      return work.split * params.rows() +
              PartialRow(params, work.sequence.q_begin, work.batch, work.head, work.row_begin + row);
     }
     __device__ __forceinline__ char* Row(int row) const {

@@ -7,48 +7,20 @@
 //     copy engine.
 #pragma once
 
-#include <type_traits>
-
 #include "cuda/attention/epilogue.cuh"
 #include "cuda/attention/forward_v3_params.h"
 #include "cuda/attention/forward_v3_pipeline.cuh"
 #include "cuda/attention/lazy_softmax.cuh"
 #include "cuda/attention/repair_list.cuh"
 #include "cuda/attention/seen_keys.cuh"
-#include "cuda/config/forward_v3.h"
+#include "cuda/config/forward_v3_traits.h"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/named_barrier.cuh"
 #include "cuda/ptx/setmaxnreg.cuh"
 #include "cuda/ptx/stmatrix.cuh"
-#include "cuda/ptx/wgmma.cuh"
-#include "cuda/tile/swizzle.h"
+#include "cuda/tile/gemm_async.cuh"
 
 namespace flashwok::cuda {
-
-template <DType kType_, ForwardV3Config kConfig, bool kSoftcap_>
-struct ForwardV3Traits {
-  static constexpr DType kType = kType_;
-  static constexpr bool kSoftcap = kSoftcap_;
-  static constexpr int kConsumers = kConfig.consumers;
-  static constexpr int kTileKV = kConfig.tile_kv;
-  static constexpr int kTileQ = kConfig.tile_q();
-  static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr int kHeadDimV = kConfig.head_dim_v;
-  static constexpr int kStages = kConfig.stages;
-  static constexpr int kQStages = kConfig.q_stages;
-  static constexpr bool kPingPong = kConfig.ping_pong;
-  static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kConsumerWarps = 4 * kConsumers;
-  static constexpr int kProducerRegisters = kConsumers == 4 ? 24 : 32;
-  static constexpr int kConsumerRegisters =
-      kConsumers == 2 ? 240 : kConsumers == 3 ? 160 : 112;
-
-  using QTile = SwizzledTile<64, kHeadDim>;        // of one consumer
-  using KTile = SwizzledTile<kTileKV, kHeadDim>;
-  using VTile = SwizzledTile<kTileKV, kHeadDimV>;
-  using OTile = SwizzledTile<64, kHeadDimV>;       // lies where Q lay
-  static_assert(OTile::kBytes <= QTile::kBytes);
-};
 
 // tanh to about 1e-6 absolute.
 __device__ __forceinline__ float Tanh(float x) {
@@ -143,43 +115,19 @@ struct ForwardV3Consumer {
   float S[kScores];                  // [64, kTileKV], then P
   std::uint32_t P[kScores / 2];      // the same, packed: an operand
   float O[kValues];                  // [64, kHeadDimV]
-  std::uint64_t q_operand;
   int stale_rows;        // of V's next tile
   int last_repair = -1;  // of this warp's
 
   // S = Q K^T, asynchronous.
   __device__ __forceinline__ void ScoreProduct() {
-    using KTile = typename Traits::KTile;
-    using QTile = typename Traits::QTile;
-    const std::uint64_t k_operand =
-        Descriptor::InnerMajor<KTile>(ptx::SharedAddress(storage.k[k.stage]));
-    ptx::WgmmaHold(S);
-    ptx::WgmmaFence();
-#pragma unroll
-    for (int d = 0; d < Traits::kHeadDim; d += 16) {
-      const int q_offset = d / QTile::kBlock * QTile::kBlockBytes + d % QTile::kBlock * 2;
-      const int k_offset = d / KTile::kBlock * KTile::kBlockBytes + d % KTile::kBlock * 2;
-      ptx::Wgmma<Traits::kType, Traits::kTileKV, false>::Shared(
-          S, Descriptor::Advance(q_operand, q_offset), Descriptor::Advance(k_operand, k_offset),
-          d > 0);
-    }
-    ptx::WgmmaCommit();
+    MultiplyTransposed<Traits::kType, typename Traits::QTile, typename Traits::KTile>(
+        ptx::SharedAddress(storage.q[q.stage][consumer]), ptx::SharedAddress(storage.k[k.stage]), S);
   }
 
   // O += P V, asynchronous.
   __device__ __forceinline__ void ValueProduct(bool accumulate) {
-    using VTile = typename Traits::VTile;
-    const std::uint64_t v_operand =
-        Descriptor::OuterMajor<VTile>(ptx::SharedAddress(storage.v[v.stage]));
-    ptx::WgmmaHold(O);
-    ptx::WgmmaFence();
-#pragma unroll
-    for (int j = 0; j < Traits::kTileKV; j += 16) {
-      ptx::Wgmma<Traits::kType, Traits::kHeadDimV, true>::Registers(
-          O, reinterpret_cast<const std::uint32_t(&)[4]>(P[j / 4]),
-          Descriptor::Advance(v_operand, j * VTile::kWidth), accumulate || j > 0);
-    }
-    ptx::WgmmaCommit();
+    Multiply<Traits::kType, typename Traits::VTile>(P, ptx::SharedAddress(storage.v[v.stage]),
+                                                    accumulate, O);
   }
 
   __device__ __forceinline__ void Pack() {
@@ -373,8 +321,6 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
     const KeyTiles all = Uniform(
         KeyTiles::Of(sequence, work.q_tile * Traits::kTileQ, Traits::kTileQ, Traits::kTileKV));
     const KeyTiles tiles = Uniform(KeyTiles::Of(sequence, row, 64, Traits::kTileKV));
-    q_operand = Descriptor::InnerMajor<typename Traits::QTile>(
-        ptx::SharedAddress(storage.q[q.stage][consumer]));
     // Of a tile that the copy engine does not clip.
     const int past_end = all.end * Traits::kTileKV - static_cast<int>(sequence.seqlen_k);
     stale_rows = (p.base.cu_seqlens_k || p.base.seqused_k) && past_end > 0 ? past_end : 0;
