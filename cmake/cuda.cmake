@@ -25,9 +25,19 @@ add_custom_command(
           64 80 96 112 128 144 160 176 192 256
   DEPENDS ${PROJECT_SOURCE_DIR}/tools/generate_wgmma.py)
 
-file(GLOB FLASHWOK_CUDA_SOURCES CONFIGURE_DEPENDS cuda/*.cc cuda/instances/*.cu)
-list(APPEND FLASHWOK_SOURCES ${FLASHWOK_CUDA_SOURCES} ${FLASHWOK_WGMMA})
-set_source_files_properties(${FLASHWOK_CUDA_SOURCES} PROPERTIES
-  INCLUDE_DIRECTORIES "${PROJECT_BINARY_DIR}/generated;${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}")
 # Registers, shared memory and spills of each kernel stand in the build's log and in the objects.
 add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+
+file(GLOB FLASHWOK_CUDA_SOURCES CONFIGURE_DEPENDS cuda/*.cc cuda/instances/*.cu)
+set_source_files_properties(${FLASHWOK_CUDA_SOURCES} PROPERTIES
+  INCLUDE_DIRECTORIES "${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}")
+# V3's instructions are Hopper's alone.
+set(FLASHWOK_HOPPER_SOURCES ${FLASHWOK_CUDA_SOURCES})
+list(FILTER FLASHWOK_HOPPER_SOURCES INCLUDE REGEX "_v3_[0-9_]+\\.cu$")
+list(REMOVE_ITEM FLASHWOK_CUDA_SOURCES ${FLASHWOK_HOPPER_SOURCES})
+list(APPEND FLASHWOK_SOURCES ${FLASHWOK_CUDA_SOURCES})
+add_library(flashwok_hopper OBJECT ${FLASHWOK_HOPPER_SOURCES} ${FLASHWOK_WGMMA})
+set_target_properties(flashwok_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real)
+target_include_directories(flashwok_hopper PRIVATE ${PROJECT_SOURCE_DIR}/src
+  ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/generated)
+set(FLASHWOK_OBJECTS $<TARGET_OBJECTS:flashwok_hopper>)
