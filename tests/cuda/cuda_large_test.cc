@@ -74,21 +74,27 @@ std::string FirstWrong(const Tensor& tensor, const std::vector<float>& want, con
   return "";
 }
 
-// O and P are rounded once each; the rest is float32.
-void ExpectResults(const ProblemData& data, const Wanted& want) {
-  const double unit = data.problem.q.dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-11;
-  const double cap = data.problem.softcap;
+// O and P are rounded once each, and standard attention's scores, of which 8 standard deviations
+// are taken for the largest; the rest is float32.
+void ExpectResults(const ProblemData& data, const Wanted& want, Algorithm algorithm) {
+  const Problem& problem = data.problem;
+  const double unit = problem.q.dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-11;
+  const double deviation = std::sqrt(static_cast<double>(problem.q.shape[problem.q.rank - 1]));
+  const double score = 8.0 * std::abs(problem.softmax_scale.value_or(1.0 / deviation)) * deviation;
+  const double score_error = algorithm == Algorithm::kStandard ? unit * score : 0.0;
+  const double cap = problem.softcap;
   EXPECT_EQ(FirstWrong(data.output.o, want.o,
                        [&](std::size_t n) {
                          const double weight = want.weight[n];
-                         return unit * (std::abs(want.o[n]) + weight) +
+                         return unit * (std::abs(want.o[n]) + weight) + 2.0 * score_error * weight +
                                 (2e-5 + 1e-6 * cap) * std::max(1.0, weight);
                        }),
             "")
       << "o";
   EXPECT_EQ(FirstWrong(data.output.lse, want.lse,
                        [&](std::size_t n) {
-                         return 1e-5 * std::max(1.0, std::abs(double{want.lse[n]})) + 1e-6 * cap;
+                         return 1e-5 * std::max(1.0, std::abs(double{want.lse[n]})) + 1e-6 * cap +
+                                score_error;
                        }),
             "")
       << "lse";
@@ -104,7 +110,7 @@ void CheckAgainstCpu(ProblemData& data) {
   for (const KernelInfo& kernel : kernels) {
     SCOPED_TRACE(kernel.name);
     ASSERT_NO_THROW(device.Run(kernel));
-    ExpectResults(data, want);
+    ExpectResults(data, want, kernel.algorithm);
   }
 }
 
@@ -287,7 +293,7 @@ TEST_F(CudaTest, StridesBeyond31Bits) {
     o.ForEachBatch(data.output.o, [](std::byte* to, std::byte* from, std::size_t bytes) {
       Require(cuda::CopyToHost(to, from, bytes));
     });
-    ExpectResults(data, want);
+    ExpectResults(data, want, kernel.algorithm);
   }
 }
 
