@@ -225,6 +225,7 @@ struct ForwardV3Consumer {
       storage.k_ring.Release(k);
       Scores(tiles, seen, j);
       const bool moved = softmax.Update(S);                // m, P, l
+      ptx::WgmmaAfter(softmax.row_sum[0] + softmax.row_sum[1]);
       ptx::WgmmaWait<0>();
       ptx::WgmmaHold(O);
       storage.v_ring.Release(v);
