@@ -49,6 +49,13 @@ struct LazySoftmax {
     return grew;
   }
 
+  // The old part of O, where Update says so.
+  template <int kCount>
+  __device__ __forceinline__ void Rescale(float (&O)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) O[i] *= alpha[i / 2 % 2];
+  }
+
   // l of the whole row, in all four lanes that share it.
   __device__ __forceinline__ void SumLanes() {
 #pragma unroll

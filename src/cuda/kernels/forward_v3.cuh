@@ -136,16 +136,6 @@ struct ForwardV3Consumer {
                                                     accumulate, O);
   }
 
-  __device__ __forceinline__ void Pack() {
-#pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) P[i] = ptx::Pack<Traits::kType>(S[2 * i], S[2 * i + 1]);
-  }
-
-  __device__ __forceinline__ void RescaleO(const Softmax& softmax) {
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) O[i] *= softmax.alpha[i / 2 % 2];
-  }
-
   // Softcap and masks of tile j.
   __device__ __forceinline__ void Scores(const KeyTiles& tiles, int j) {
     if constexpr (Traits::kSoftcap) {
@@ -233,7 +223,7 @@ struct ForwardV3Consumer {
     kv.Next();
     Scores(tiles, tiles.end - 1);
     softmax.Update(S);                     // m, P, l
-    Pack();
+    PackRows<Traits::kType>(S, P);
     if (Traits::kQStages > 1) ReleaseStored();
     bool accumulate = false;
     for (int j = tiles.end - 2; j >= tiles.begin; --j) {
@@ -253,8 +243,8 @@ struct ForwardV3Consumer {
       ptx::WgmmaHold(O);
       storage.v_ring.Release(kv.Before());
       kv.Next();
-      if (moved) RescaleO(softmax);        // O *= alpha
-      Pack();
+      if (moved) softmax.Rescale(O);       // O *= alpha
+      PackRows<Traits::kType>(S, P);
       accumulate = true;
     }
     WaitValues();

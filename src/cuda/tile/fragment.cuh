@@ -63,4 +63,11 @@ __device__ __forceinline__ void PackA(const float (&P)[kCount], int k, std::uint
   }
 }
 
+// All columns of an accumulator, rounded: P[4 k ...] is the A of columns [16 k, 16 k + 16).
+template <DType kType, int kCount>
+__device__ __forceinline__ void PackRows(const float (&S)[kCount], std::uint32_t (&P)[kCount / 2]) {
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) P[i] = ptx::Pack<kType>(S[2 * i], S[2 * i + 1]);
+}
+
 }  // namespace flashwok::cuda
