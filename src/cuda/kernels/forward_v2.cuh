@@ -20,8 +20,8 @@
 
 namespace flashwok::cuda {
 
-// kPlain: nothing but an interval mask between the product and the softmax, and rows aligned to
-// 16 bytes. All else is decided at run time.
+// kPlain: nothing but an interval mask between the product and the softmax, rows aligned to 16
+// bytes, and no KV tile on two pages. All else is decided at run time.
 template <DType kInput, int kBucket, bool kPlainScores>
 struct ForwardV2Traits {
   static constexpr ForwardV2Config kConfig = ForwardV2ConfigFor(kBucket);
@@ -31,8 +31,10 @@ struct ForwardV2Traits {
   static constexpr int kTileQ = kConfig.tile_q;
   static constexpr int kTileKV = kConfig.tile_kv;
   static constexpr int kStages = kConfig.stages;
-  static constexpr int kThreads = kConfig.warps * 32;
-  static constexpr int kBlocks = kTileQ / kConfig.warps / 16;  // of 16 rows, a warp
+  static constexpr int kWarps = kPlain ? kConfig.warps : kConfig.full_warps;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kResident = kPlain ? kConfig.blocks : kConfig.full_blocks;  // on an SM
+  static constexpr int kBlocks = kTileQ / kWarps / 16;  // of 16 rows, a warp
   using TileQ = SharedTile<kTileQ, kHeadDim>;
   using TileKV = SharedTile<kTileKV, kHeadDim>;
 };
@@ -60,8 +62,15 @@ class ForwardV2Loader {
       : params_(params), work_(storage.work), ring_(ptx::SharedAddress(storage.KV)) {
     const char* first =
         params.q.Row(work_.batch, work_.sequence.q_begin + work_.row_begin, work_.head);
-    Copy(TileQ{ptx::SharedAddress(storage.Q)}, work_.rows, params.head_dim,
-         [&](int row) { return first + row * params.q.row_stride; });
+    const TileQ Q{ptx::SharedAddress(storage.Q)};
+    const TileCopy<TileQ, Traits::kThreads> copy;
+    const int cols = static_cast<int>(params.head_dim);
+    if (Traits::kPlain || params.aligned) {
+      copy.Strided(Q, work_.rows, cols, first, params.q.row_stride);
+    } else {
+      copy.Elements(Q, work_.rows, cols,
+                    [&](int row) { return first + row * params.q.row_stride; });
+    }
     Prologue<0>();
   }
 
@@ -100,50 +109,50 @@ class ForwardV2Loader {
   // Item 2 n + kItem; one past the last has no rows.
   template <int kItem>
   __device__ __forceinline__ Item Find(int n) const {
-    constexpr bool kIsK = kItem % 2 == 0;
     n += kItem / 2;
     const bool exists = n < work_.walk.count;
     const std::int64_t key = exists ? work_.walk.At(n) * std::int64_t{Traits::kTileKV} : 0;
-    const std::int64_t left = exists ? work_.sequence.seqlen_k - key : 0;
-    return {(kIsK ? work_.k : work_.v) + key * (kIsK ? params_.k : params_.v).row_stride, key,
-            static_cast<int>(std::min<std::int64_t>(left, Traits::kTileKV))};
+    const std::int64_t left = work_.sequence.seqlen_k - key;
+    const bool cut = kItem < 2 && left < Traits::kTileKV;
+    return {Key<kItem>(key), key, !exists ? 0 : cut ? static_cast<int>(left) : Traits::kTileKV};
   }
 
   // One group of copies.
   template <int kItem>
   __device__ __forceinline__ void Load(const Item& item, const TileKV& tile) const {
-    constexpr bool kIsK = kItem % 2 == 0;
-    const RowView& view = kIsK ? params_.k : params_.v;
-    const std::int64_t cols = kIsK ? params_.head_dim : params_.head_dim_v;
-    if (params_.page_size == 0) {
-      Copy(tile, item.rows, cols, [&](int row) { return item.first + row * view.row_stride; });
+    const TileCopy<TileKV, Traits::kThreads> copy;
+    const auto cols = static_cast<int>(kItem % 2 == 0 ? params_.head_dim : params_.head_dim_v);
+    const auto row_address = [&](int row) {
+      return Key<kItem>(item.key + (row < item.rows ? row : 0));
+    };
+    if (Traits::kPlain) {
+      // A tile cut short by the end of the keys comes first in the walk.
+      copy.template Strided<kItem >= 2>(tile, item.rows, cols, item.first,
+                                        View<kItem>().row_stride);
+    } else if (params_.aligned) {
+      copy.Chunks(tile, item.rows, cols, row_address);
     } else {
-      Copy(tile, item.rows, cols, [&](int row) {
-        return PagedRow(view, static_cast<unsigned>(item.key) + (row < item.rows ? row : 0));
-      });
+      copy.Elements(tile, item.rows, cols, row_address);
     }
     ptx::CopyAsyncCommit();
   }
 
-  // params.KeyRow in 32 bits: the registers that a division in 64 takes are not to be had.
-  __device__ __forceinline__ const char* PagedRow(const RowView& view, unsigned key) const {
+  template <int kItem>
+  __device__ __forceinline__ const RowView& View() const {
+    return kItem % 2 == 0 ? params_.k : params_.v;
+  }
+  // params.KeyRow, in 32 bits: there are no registers for a division in 64.
+  template <int kItem>
+  __device__ __forceinline__ const char* Key(std::int64_t key) const {
+    const RowView& view = View<kItem>();
+    const char* first = kItem % 2 == 0 ? work_.k : work_.v;
+    if (params_.page_size == 0) return first + key * view.row_stride;
     const auto page_size = static_cast<unsigned>(params_.page_size);
+    const unsigned slot = static_cast<unsigned>(key) / page_size;
     const IntView pages{params_.page_table.data + work_.batch * params_.page_batch_stride,
                         params_.page_table.stride};
-    const unsigned slot = key / page_size;
-    return view.Row(pages.At(slot, 0, params_.num_pages - 1), key - slot * page_size,
-                    work_.head_kv);
-  }
-
-  template <class Tile, class Source>
-  __device__ __forceinline__ void Copy(const Tile& tile, int rows, std::int64_t cols,
-                                       const Source& source) const {
-    const TileCopy<Tile, Traits::kThreads> copy;
-    if (Traits::kPlain || params_.aligned) {
-      copy.Chunks(tile, rows, static_cast<int>(cols), source);
-    } else {
-      copy.Elements(tile, rows, static_cast<int>(cols), source);
-    }
+    return view.Row(pages.At(slot, 0, params_.num_pages - 1),
+                    static_cast<unsigned>(key) - slot * page_size, work_.head_kv);
   }
 
   const ForwardParams& params_;
@@ -180,7 +189,7 @@ class ForwardV2 {
   }
 
  private:
-  static_assert(Traits::kTileQ % (16 * Traits::kConfig.warps) == 0);
+  static_assert(Traits::kTileQ % (16 * Traits::kWarps) == 0);
 
   __device__ static Storage& Shared() { return *reinterpret_cast<Storage*>(ptx::DynamicShared()); }
 
@@ -195,18 +204,21 @@ class ForwardV2 {
     const float factor = Traits::kPlain ? params.score_factor : 1.0f;
     const auto step = [&](auto masked, int n) {
       float S[Traits::kBlocks][Traits::kTileKV / 2], alpha[Traits::kBlocks][2];
+      std::uint32_t P[Traits::kBlocks][Traits::kTileKV / 16][4];
       const K k(loader.template Acquire<KeyTensor::kK>(n), 0);
-      ScoreProduct<Traits::kType, Traits::kHeadDim>(Q, k, S);  // S = Q K^T  [kWarpRows, kTileKV]
+      ScoreProduct<Traits::kType, Traits::kHeadDim>(Q.Here(), k,
+                                                    S);  // S = Q K^T  [kWarpRows, kTileKV]
 #pragma unroll
       for (int m = 0; m < Traits::kBlocks; ++m) {
         const ScorePlace place = Place(work, m, n);
         Scores<masked>(params, work.sequence, place, n < work.walk.masked, S[m]);  // mask, bias
         OnlineSoftmax<masked>(factor, S[m], state[m], alpha[m]);                   // m, P, l
         if (!Traits::kPlain && params.dropout.active()) DropRows(params, place, S[m]);
+        PackA<Traits::kType>(S[m], P[m]);
       }
       Rescale(alpha, O);  // O *= alpha
       const V v(loader.template Acquire<KeyTensor::kV>(n), 0);
-      ValueProduct<Traits::kType>(S, v, O);  // O += P V  [kWarpRows, kHeadDim]
+      ValueProduct<Traits::kType>(P, v, O);  // O += P V  [kWarpRows, kHeadDim]
     };
     int n = 0;
     for (; n < (Traits::kPlain ? work.walk.masked : work.walk.count); ++n)
@@ -216,8 +228,9 @@ class ForwardV2 {
   }
 
   __device__ __forceinline__ static ScorePlace Place(const WorkTile& work, int m, int n) {
-    const std::int64_t row = work.row_begin + WarpIndex() * kWarpRows + 16 * m + FragmentRow();
-    return {work.batch, work.head, row, work.walk.At(n) * std::int64_t{Traits::kTileKV}};
+    const int row = ptx::Opaque(WarpIndex() * kWarpRows + FragmentRow()) + 16 * m;
+    return {work.batch, work.head, work.row_begin + row,
+            work.walk.At(n) * std::int64_t{Traits::kTileKV}};
   }
 
   template <bool kMasked, int kCount>
@@ -307,7 +320,7 @@ class ForwardV2 {
 #ifdef __CUDACC__
 
 template <class Traits>
-__global__ void __launch_bounds__(Traits::kThreads, Traits::kConfig.blocks)
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kResident)
     ForwardV2Kernel(const __grid_constant__ ForwardParams params,
                     const __grid_constant__ ForwardV2Grid grid) {
   ForwardV2<Traits>::Run(params, grid);
@@ -332,7 +345,8 @@ cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
 // With num_splits > 1, LaunchCombine is to follow.
 template <DType kType, int kHeadDim>
 cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
-  return params.plain() && params.aligned
+  constexpr int kTileKV = ForwardV2ConfigFor(kHeadDim).tile_kv;
+  return params.plain() && params.aligned && params.page_size % kTileKV == 0
              ? LaunchForwardV2<ForwardV2Traits<kType, kHeadDim, true>>(params, stream)
              : LaunchForwardV2<ForwardV2Traits<kType, kHeadDim, false>>(params, stream);
 }

@@ -41,6 +41,12 @@ struct BlockReader {
     const int chunk = kWalk == Walk::kRowsFirst ? lane / 16 : lane / 8 % 2;
     base = tile.At(row0 + row, chunk);
   }
+  // The same reader, whose addresses are computed where they are used, not ahead of a loop.
+  __device__ __forceinline__ BlockReader Here() const {
+    BlockReader reader = *this;
+    reader.base = ptx::Opaque(base);
+    return reader;
+  }
   // Block [16 row, 16 col].
   __device__ __forceinline__ std::uint32_t At(int row, int col) const {
     const int chunk = 2 * col;
@@ -50,13 +56,11 @@ struct BlockReader {
   }
 };
 
-// Columns [16 k, 16 k + 16) of an accumulator, rounded, as the A of a product.
+// An accumulator, rounded to 16 bits, as the A of a product: [k] is columns [16 k, 16 k + 16).
 template <DType kType, int kCount>
-__device__ __forceinline__ void PackA(const float (&P)[kCount], int k, std::uint32_t (&a)[4]) {
+__device__ __forceinline__ void PackA(const float (&P)[kCount], std::uint32_t (&a)[kCount / 8][4]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    a[i] = ptx::Pack<kType>(P[8 * k + 2 * i], P[8 * k + 2 * i + 1]);
-  }
+  for (int n = 0; n < kCount / 2; ++n) a[n / 4][n % 4] = ptx::Pack<kType>(P[2 * n], P[2 * n + 1]);
 }
 
 }  // namespace flashwok::cuda
