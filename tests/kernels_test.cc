@@ -10,44 +10,12 @@
 #include "tests/cases.h"
 #include "tests/given_output.h"
 #include "tests/problem_data.h"
+#include "tests/tolerance.h"
 
 namespace flashwok::test {
 namespace {
 
-// max |a - b|; values that are not finite must agree in kind.
-double MaxError(const std::vector<double>& got, const std::vector<double>& want) {
-  EXPECT_EQ(got.size(), want.size());
-  double worst = 0.0;
-  for (std::size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
-    if (std::isfinite(want[i])) {
-      const double error = std::abs(got[i] - want[i]);
-      worst = std::isnan(error) ? INFINITY : std::max(worst, error);
-    } else if (std::isnan(want[i]) ? !std::isnan(got[i]) : got[i] != want[i]) {
-      worst = INFINITY;
-    }
-  }
-  return worst;
-}
-
-double Magnitude(const std::vector<double>& values) {
-  double largest = 0.0;
-  for (double value : values) {
-    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-  }
-  return largest;
-}
-
-// The contract's bound: twice the error of the plain computation in the same dtype, plus a floor.
-void ExpectClose(const char* name, const Tensor& got, const std::vector<double>& want,
-                 const std::vector<double>& plain, double floor) {
-  const double error = MaxError(Read(got), want);
-  const double bound = 2.0 * MaxError(plain, want) + floor * std::max(1.0, Magnitude(want));
-  EXPECT_LE(error, bound) << name;
-}
-
 class KernelTest : public ::testing::TestWithParam<Case> {};
-
-double Floor(DType dtype) { return dtype == DType::kFloat32 ? 1e-6 : 1e-5; }
 
 // How much P moves by the rounding of its score, which one plain computation does not bound: the
 // worst row is one where two keys happen to nearly tie. A score reaches 4 magnitude^2, its sum of

@@ -106,8 +106,7 @@ TEST(Validate, Layouts) {
       [](Problem& p) {
         p.k.device = {DeviceType::kCuda, 3};
       },
-      "k: is on device cuda:3, must be on the CPU; this build has no CUDA kernels",
-      StatusCode::kUnsupported);
+      "k: is on cuda:3, must be on cpu, where the tensors before it are");
   refuse([](Problem& p) { p.q.data = reinterpret_cast<void*>(4099); },
          "q: data address is 3 past a multiple of 4, must be aligned to float32");
 }

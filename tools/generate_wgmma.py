@@ -28,6 +28,14 @@ __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// Keeps reads and writes of accumulators on their side of a wait or a product: the compiler sees
+// registers, not when they are ready.
+template <int kCount>
+__device__ __forceinline__ void WgmmaHold(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 // d = a b + (accumulate ? d : 0). a and b are descriptors of shared memory, or a is in registers
 // laid out as Mma16816's, each warp holding 16 rows; d too, over n / 8 blocks of 8 columns.
 // kTransposed: b lies in memory with n contiguous, else with k.

@@ -6,6 +6,7 @@
 #include "api/plan.h"
 #include "api/validate.h"
 #include "common/softmax_state.h"
+#include "cuda/device.h"
 
 namespace flashwok {
 namespace {
@@ -16,20 +17,22 @@ struct AlignedDelete {
   }
 };
 
-// The caller's scratch, or an allocation that lives as long as the call.
+// The caller's scratch; null when the call must allocate.
+Status CallersWorkspace(const PlanResult& plan, const Execution& execution, void** base) {
+  *base = execution.workspace;
+  if (execution.workspace == nullptr || execution.workspace_bytes >= plan.workspace_bytes) return {};
+  return Status::Invalid("workspace_bytes: " + std::to_string(execution.workspace_bytes) +
+                         " is less than the " + std::to_string(plan.workspace_bytes) + " that " +
+                         plan.kernel + " needs");
+}
+
+// That, or an allocation that lives as long as the call.
 class Workspace {
  public:
   Status Provide(const PlanResult& plan, const Execution& execution, void** base) {
     const std::size_t needed = plan.workspace_bytes;
-    if (execution.workspace != nullptr) {
-      if (execution.workspace_bytes < needed) {
-        return Status::Invalid("workspace_bytes: " + std::to_string(execution.workspace_bytes) +
-                               " is less than the " + std::to_string(needed) + " that " +
-                               plan.kernel + " needs");
-      }
-      *base = execution.workspace;
-      return {};
-    }
+    Status status = CallersWorkspace(plan, execution, base);
+    if (!status.ok() || *base != nullptr) return status;
     owned_.reset(::operator new (needed + cpu::Arena::kAlign, std::align_val_t{cpu::Arena::kAlign},
                                  std::nothrow));
     if (owned_ == nullptr) {
@@ -49,6 +52,26 @@ float* Address(const Tensor& lse, std::int64_t b, std::int64_t h, std::int64_t i
          i * lse.strides[2];
 }
 
+// On the problem's device, its scratch allocated and freed in the stream's order.
+Status ForwardCuda(const Problem& problem, const ForwardOutput& output, Choice& choice,
+                   const Execution& execution) {
+  cuda::DeviceGuard guard(problem.q.device.index);
+  cuda::Launch& launch = choice.cuda_launch;
+  launch.stream = execution.stream;
+  Status status = guard.status();
+  if (status.ok()) status = CallersWorkspace(choice.plan, execution, &launch.workspace);
+  if (!status.ok()) return status;
+  void* owned = nullptr;
+  if (launch.workspace == nullptr && choice.plan.workspace_bytes > 0) {
+    status = cuda::AllocateAsync(choice.plan.workspace_bytes, launch.stream, &owned);
+    if (!status.ok()) return status;
+    launch.workspace = owned;
+  }
+  status = choice.cuda_kernel->forward(problem, output, launch);
+  Status freed = cuda::FreeAsync(owned, launch.stream);
+  return status.ok() ? freed : status;
+}
+
 }  // namespace
 
 Status Forward(const Problem& problem, const ForwardOutput& output, const Execution& execution) {
@@ -57,6 +80,9 @@ Status Forward(const Problem& problem, const ForwardOutput& output, const Execut
   if (status.ok()) status = ValidateForwardOutput(problem, output);
   if (status.ok()) status = ValidatePointers(problem);
   if (status.ok()) status = ValidatePointers(output);
+  if (status.ok() && choice.cuda_kernel != nullptr) {
+    return ForwardCuda(problem, output, choice, execution);
+  }
   Workspace workspace;
   if (status.ok()) status = workspace.Provide(choice.plan, execution, &choice.launch.workspace);
   if (status.ok()) choice.kernel->forward(problem, output, choice.launch);

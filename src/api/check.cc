@@ -71,6 +71,17 @@ bool Check::Offsets(const char* name, const Tensor& tensor) {
   return true;
 }
 
+bool Check::OnDevice(const char* name, const Tensor& tensor) {
+  const Device& device = tensor.device;
+  if (device.type > DeviceType::kCuda) {
+    return Invalid(name, ": device type is ", static_cast<int>(device.type),
+                   ", must be from 0 to ", static_cast<int>(DeviceType::kCuda));
+  }
+  if (!device_) device_ = device;
+  return device == *device_ || Invalid(name, ": is on ", device, ", must be on ", *device_,
+                                       ", where the tensors before it are");
+}
+
 bool Check::Input(const char* name, const Tensor& tensor) {
   if (tensor.rank < 1 || tensor.rank > Tensor::kMaxRank) {
     return Invalid(name, ": rank is ", tensor.rank, ", must be from 1 to ", Tensor::kMaxRank);
@@ -79,14 +90,7 @@ bool Check::Input(const char* name, const Tensor& tensor) {
     return Invalid(name, ": dtype is ", static_cast<int>(tensor.dtype), ", must be from 0 to ",
                    static_cast<int>(DType::kInt32));
   }
-  if (tensor.device.type > DeviceType::kCuda) {
-    return Invalid(name, ": device type is ", static_cast<int>(tensor.device.type),
-                   ", must be from 0 to ", static_cast<int>(DeviceType::kCuda));
-  }
-  if (tensor.device.type != DeviceType::kCpu) {
-    return Unsupported(name, ": is on device cuda:", tensor.device.index,
-                       ", must be on the CPU; this build has no CUDA kernels");
-  }
+  if (!OnDevice(name, tensor)) return false;
   if (!Strides(name, tensor) || !Offsets(name, tensor)) return false;
   const std::uintptr_t misaligned = reinterpret_cast<std::uintptr_t>(tensor.data) %
                                     static_cast<std::uintptr_t>(ItemSize(tensor.dtype));

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <version>
@@ -21,6 +22,9 @@ inline void Append(std::string& text, std::string_view part) { text += part; }
 inline void Append(std::string& text, std::int64_t value) { text += std::to_string(value); }
 inline void Append(std::string& text, int value) { text += std::to_string(value); }
 inline void Append(std::string& text, std::size_t value) { text += std::to_string(value); }
+inline void Append(std::string& text, Device device) {
+  text += device.type == DeviceType::kCpu ? "cpu" : "cuda:" + std::to_string(device.index);
+}
 template <std::floating_point T>
 void Append(std::string& text, T value) {
   char digits[32];
@@ -46,6 +50,10 @@ std::string Concat(const Parts&... parts) {
 
 class Check {
  public:
+  Check() = default;
+  // Of tensors on one device; without it, on that of the first.
+  explicit Check(Device device) : device_(device) {}
+
   const Status& status() const { return status_; }
 
   template <class... Parts>
@@ -59,7 +67,7 @@ class Check {
     return false;
   }
 
-  // Any tensor that a call touches: known dtype and device, extents and strides from 0, innermost
+  // Any tensor that a call touches: known dtype, the call's device, extents and strides from 0, innermost
   // stride 1, every byte offset within 63 bits, data aligned to its dtype.
   bool Input(const char* name, const Tensor& tensor);
   // The same, and no two elements share an address.
@@ -83,8 +91,10 @@ class Check {
  private:
   bool Offsets(const char* name, const Tensor& tensor);
   bool Strides(const char* name, const Tensor& tensor);
+  bool OnDevice(const char* name, const Tensor& tensor);
 
   Status status_;
+  std::optional<Device> device_;
 };
 
 }  // namespace flashwok

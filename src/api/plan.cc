@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "api/check.h"
 #include "api/validate.h"
 #include "cpu/forward_v3.h"
 #include "cpu/parallel_for.h"
 #include "cpu/split_kv.h"
+#include "cuda/device.h"
 
 namespace flashwok {
 namespace {
@@ -28,24 +30,95 @@ std::string Gigabytes(std::size_t bytes) {
   return text;
 }
 
-// Why `kernel` does not take the problem, or empty. `wanted`: the only kernel asked for, or null.
-std::string Objection(const cpu::Kernel& kernel, const Problem& problem,
-                      const cpu::Kernel* wanted) {
-  if (wanted != nullptr && wanted != &kernel) {
-    return std::string("kernel: ") + wanted->name + " was asked for";
-  }
-  if (problem.algorithm != Algorithm::kAuto && problem.algorithm != kernel.algorithm) {
-    return std::string("algorithm: ") + Name(problem.algorithm) + " was asked for";
-  }
+std::string NotOneOf(const Problem& problem, const std::string& dtypes) {
+  return std::string("q: dtype ") + Name(problem.q.dtype) + " is not one of " + dtypes;
+}
+
+// Why the kernel does not take the problem, or empty.
+std::string Objection(const cpu::Kernel& kernel, const Problem& problem) {
   if (std::find(kernel.dtypes.begin(), kernel.dtypes.end(), problem.q.dtype) ==
       kernel.dtypes.end()) {
-    return std::string("q: dtype ") + Name(problem.q.dtype) + " is not one of " +
-           cpu::Dtypes(kernel);
+    return NotOneOf(problem, cpu::Dtypes(kernel));
   }
   if (!cpu::Available(kernel)) {
     return std::string("this machine has no ") + kernel.requirement;
   }
   return {};
+}
+
+std::string Objection(const cuda::Kernel& kernel, const Layout& layout) {
+  const Problem& problem = layout.problem();
+  if (problem.q.dtype != DType::kFloat16 && problem.q.dtype != DType::kBFloat16) {
+    return NotOneOf(problem, cuda::kDtypes);
+  }
+  const int device = problem.q.device.index;
+  if (device >= cuda::DeviceCount()) {
+    const std::string absence = cuda::Absence();
+    return absence.empty() ? Concat("there is no ", problem.q.device) : absence;
+  }
+  if (!cuda::Runs(kernel, device)) {
+    return Concat(problem.q.device, " is not a device of ", kernel.requirement);
+  }
+  return kernel.objection(layout);
+}
+
+// The kernel named in the request, of either registry and pass; name null: none was.
+struct Wanted {
+  const char* name = nullptr;
+  Pass pass = Pass::kForward;
+};
+
+Status FindWanted(const std::string& name, Wanted* wanted) {
+  if (name.empty()) return {};
+  const auto look = [&](const auto& registry) {
+    for (const auto& kernel : registry) {
+      if (kernel.name == name) *wanted = {kernel.name, kernel.pass};
+    }
+  };
+  look(cpu::Registry());
+  look(cuda::Registry());
+  if (wanted->name != nullptr) return {};
+  return Status::Invalid("kernel: '" + name + "' is not in the registry");
+}
+
+// The first kernel of the pass to which nothing speaks; the others go to the plan's rejections.
+template <class Kernel, class Objects>
+const Kernel* Pick(std::span<const Kernel> registry, const Problem& problem, Pass pass,
+                   const Wanted& wanted, const Objects& objects, PlanResult* plan) {
+  const Kernel* chosen = nullptr;
+  const auto against = [&](const Kernel& kernel) -> std::string {
+    if (chosen != nullptr) return "a kernel before it in the order of preference runs";
+    if (wanted.name != nullptr && wanted.pass == pass && wanted.name != kernel.name) {
+      return std::string("kernel: ") + wanted.name + " was asked for";
+    }
+    if (problem.algorithm != Algorithm::kAuto && problem.algorithm != kernel.algorithm) {
+      return std::string("algorithm: ") + Name(problem.algorithm) + " was asked for";
+    }
+    return objects(kernel);
+  };
+  for (const Kernel& kernel : registry) {
+    if (kernel.pass != pass) continue;
+    const std::string objection = against(kernel);
+    if (objection.empty()) {
+      chosen = &kernel;
+    } else {
+      plan->rejections.push_back({kernel.name, objection});
+    }
+  }
+  return chosen;
+}
+
+Status NothingRuns(const PlanResult& plan, const Device& device) {
+  std::string message = "no kernel runs this problem";
+  if (device.type == DeviceType::kCuda && cuda::Registry().empty()) {
+    message += "; q is on " + Concat(device) + ": " + cuda::Absence();
+  }
+  for (const Rejection& rejection : plan.rejections) {
+    if (!rejection.reason.ends_with(" was asked for")) {
+      message += "; " + rejection.kernel + ": " + rejection.reason;
+    }
+  }
+  return Status::Unsupported(message);
 }
 
 // All cores, unless waking them takes longer than the work: one for about every 50 us of it.
@@ -100,61 +173,63 @@ void SetChunks(const Layout& layout, int num_splits, cpu::Launch* launch) {
                   (num_splits == 0 && launch->num_threads > 1 && tiles < 2 * launch->num_threads);
 }
 
+void PlanCpu(const Problem& problem, const Layout& layout, const Execution& execution,
+             Choice* choice) {
+  const cpu::Kernel& kernel = *choice->kernel;
+  cpu::Launch& launch = choice->launch;
+  launch.observer = execution.observer;
+  launch.num_threads =
+      execution.num_threads > 0 ? execution.num_threads : WorthwhileThreads(layout);
+  SetTiles(layout, execution, kernel, &launch);
+  SetChunks(layout, problem.num_splits, &launch);
+  const bool splits = kernel.pass == Pass::kForward && (kernel.algorithm == Algorithm::kV2 ||
+                                                        kernel.algorithm == Algorithm::kV3);
+  launch.split = launch.split && splits;
+  PlanResult& plan = choice->plan;
+  plan.kernel = kernel.name;
+  plan.algorithm = kernel.algorithm;
+  plan.tile_q = launch.tile_q;
+  plan.tile_kv = launch.tile_kv;
+  plan.num_threads = launch.num_threads;
+  plan.num_splits = launch.split ? static_cast<int>(cpu::MaxChunks(layout, launch)) : 1;
+  plan.workspace_bytes = kernel.bytes(problem, launch);
+}
+
+void PlanCuda(const Layout& layout, Choice* choice) {
+  const cuda::Kernel& kernel = *choice->cuda_kernel;
+  const cuda::Launch& launch = choice->cuda_launch = kernel.plan(layout);
+  PlanResult& plan = choice->plan;
+  plan.kernel = kernel.name;
+  plan.algorithm = kernel.algorithm;
+  plan.tile_q = launch.tile_q;
+  plan.tile_kv = launch.tile_kv;
+  plan.num_splits = launch.num_splits;
+  plan.workspace_bytes = kernel.bytes(layout, launch);
+}
+
 }  // namespace
 
 Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   Choice choice;
   PlanResult& plan = choice.plan;
+  Wanted wanted;
   plan.status = Validate(problem, pass);
-  if (plan.status.ok()) plan.status = ValidateExecution(execution);
+  if (plan.status.ok()) plan.status = ValidateExecution(execution, problem.q.device);
+  if (plan.status.ok()) plan.status = FindWanted(execution.kernel, &wanted);
   if (!plan.status.ok()) return choice;
-  const auto named =
-      std::find_if(cpu::Registry().begin(), cpu::Registry().end(),
-                   [&](const cpu::Kernel& kernel) { return kernel.name == execution.kernel; });
-  if (!execution.kernel.empty() && named == cpu::Registry().end()) {
-    plan.status = Status::Invalid("kernel: '" + execution.kernel + "' is not in the registry");
-    return choice;
-  }
-  const bool wanted = !execution.kernel.empty() && named->pass == pass;
   const Layout layout(problem);
-  cpu::Launch& launch = choice.launch;
-  launch.observer = execution.observer;
-  launch.num_threads =
-      execution.num_threads > 0 ? execution.num_threads : WorthwhileThreads(layout);
-  for (const cpu::Kernel& kernel : cpu::Registry()) {
-    if (kernel.pass != pass) continue;
-    const std::string objection = choice.kernel != nullptr
-                                      ? "a kernel before it in the order of preference runs"
-                                      : Objection(kernel, problem, wanted ? &*named : nullptr);
-    if (objection.empty()) {
-      choice.kernel = &kernel;
-    } else {
-      plan.rejections.push_back({kernel.name, objection});
-    }
+  if (problem.q.device.type == DeviceType::kCpu) {
+    const auto objects = [&](const cpu::Kernel& kernel) { return Objection(kernel, problem); };
+    choice.kernel = Pick(cpu::Registry(), problem, pass, wanted, objects, &plan);
+    if (choice.kernel != nullptr) PlanCpu(problem, layout, execution, &choice);
+  } else {
+    const auto objects = [&](const cuda::Kernel& kernel) { return Objection(kernel, layout); };
+    choice.cuda_kernel = Pick(cuda::Registry(), problem, pass, wanted, objects, &plan);
+    if (choice.cuda_kernel != nullptr) PlanCuda(layout, &choice);
   }
-  if (choice.kernel == nullptr) {
-    std::string message = "no kernel runs this problem";
-    for (const Rejection& rejection : plan.rejections) {
-      if (!rejection.reason.ends_with(" was asked for")) {
-        message += "; " + rejection.kernel + ": " + rejection.reason;
-      }
-    }
-    plan.status = Status::Unsupported(message);
-    return choice;
-  }
-  SetTiles(layout, execution, *choice.kernel, &launch);
-  SetChunks(layout, problem.num_splits, &launch);
-  const bool splits = pass == Pass::kForward && (choice.kernel->algorithm == Algorithm::kV2 ||
-                                                 choice.kernel->algorithm == Algorithm::kV3);
-  launch.split = launch.split && splits;
-  plan.kernel = choice.kernel->name;
-  plan.algorithm = choice.kernel->algorithm;
-  plan.tile_q = launch.tile_q;
-  plan.tile_kv = launch.tile_kv;
-  plan.num_threads = launch.num_threads;
-  plan.num_splits = launch.split ? static_cast<int>(cpu::MaxChunks(layout, launch)) : 1;
-  plan.workspace_bytes = choice.kernel->bytes(problem, launch);
-  if (plan.workspace_bytes > std::min(execution.workspace_limit, cpu::Arena::kTooMuch - 1)) {
+  if (choice.kernel == nullptr && choice.cuda_kernel == nullptr) {
+    plan.status = NothingRuns(plan, problem.q.device);
+  } else if (plan.workspace_bytes > std::min(execution.workspace_limit, cpu::Arena::kTooMuch - 1)) {
     plan.status =
         Status(StatusCode::kOutOfMemory, plan.kernel + " needs " + Gigabytes(plan.workspace_bytes) +
                                              " of scratch memory, above workspace_limit, " +
@@ -171,6 +246,19 @@ io_model::Tiles ModelTiles(const Choice& choice) {
   }
   if (launch.split) tiles.chunk = launch.chunk;
   return tiles;
+}
+
+std::vector<KernelInfo> Kernels() {
+  std::vector<KernelInfo> kernels;
+  for (const cpu::Kernel& kernel : cpu::Registry()) {
+    kernels.push_back({kernel.name, kernel.pass, kernel.algorithm, Device{}, cpu::Dtypes(kernel),
+                       kernel.requirement, cpu::Available(kernel)});
+  }
+  for (const cuda::Kernel& kernel : cuda::Registry()) {
+    kernels.push_back({kernel.name, kernel.pass, kernel.algorithm, Device{DeviceType::kCuda, 0},
+                       cuda::kDtypes, kernel.requirement, cuda::Runs(kernel, 0)});
+  }
+  return kernels;
 }
 
 PlanResult Plan(const Problem& problem, Pass pass, const Execution& execution) {

@@ -3,14 +3,17 @@
 
 #include "common/io_model.h"
 #include "cpu/registry.h"
+#include "cuda/registry.h"
 #include "flashwok/attention.h"
 
 namespace flashwok {
 
 struct Choice {
   PlanResult plan;
-  const cpu::Kernel* kernel = nullptr;
+  const cpu::Kernel* kernel = nullptr;  // one of the two, unless the plan is refused
   cpu::Launch launch;
+  const cuda::Kernel* cuda_kernel = nullptr;
+  cuda::Launch cuda_launch;
 };
 
 Choice Choose(const Problem& problem, Pass pass, const Execution& execution);

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "api/check.h"
-#include "common/dtype.h"
+#include "common/layout.h"
 
 namespace flashwok {
 namespace {
@@ -213,7 +213,7 @@ bool ProblemCheck::CuSeqlens(const char* name, const Tensor& tensor, const char*
       !check_.Range(name, "length is ", tensor.shape[0], 1, kMaxLength)) {
     return false;
   }
-  if (tensor.data == nullptr) return true;
+  if (!Readable(tensor)) return true;
   if (At(tensor, 0) != 0) {
     return check_.Invalid(name, ": first value is ", At(tensor, 0), ", must be 0");
   }
@@ -248,8 +248,8 @@ bool ProblemCheck::SeqUsed() {
       !check_.Axis("seqused_k", used, 0, "batch", batch_, BatchSource())) {
     return false;
   }
-  const bool limits_known = !varlen_ || p_.cu_seqlens_k.data != nullptr;
-  if (used.data == nullptr || !limits_known) return true;
+  const bool limits_known = !varlen_ || Readable(p_.cu_seqlens_k);
+  if (!Readable(used) || !limits_known) return true;
   if (paged_) longest_k_ = 0;
   for (std::int64_t b = 0; b < batch_; ++b) {
     const std::int64_t limit = varlen_  ? At(p_.cu_seqlens_k, b + 1) - At(p_.cu_seqlens_k, b)

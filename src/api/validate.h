@@ -21,7 +21,7 @@ Status ValidateForwardOutput(const Problem& problem, const ForwardOutput& output
 Status ValidateBackward(const Problem& problem, const BackwardInput& input,
                         const Gradients& gradients);
 
-Status ValidateExecution(const Execution& execution);
+Status ValidateExecution(const Execution& execution, Device device);
 Status ValidateMerge(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, const Tensor& lse_b,
                      const Tensor& o, const Tensor& lse);
 

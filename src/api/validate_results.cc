@@ -3,7 +3,7 @@
 
 #include "api/check.h"
 #include "api/validate.h"
-#include "common/dtype.h"
+#include "common/layout.h"
 
 namespace flashwok {
 namespace {
@@ -101,7 +101,7 @@ bool CheckGradients(Check& check, const Problem& p, const Gradients& gradients) 
 }
 
 bool CheckPages(Check& check, const Problem& p) {
-  if (!p.page_table.present()) return true;
+  if (!Readable(p.page_table) || !Readable(p.seqused_k)) return true;
   const auto* table = static_cast<const std::int32_t*>(p.page_table.data);
   const auto* used = static_cast<const std::int32_t*>(p.seqused_k.data);
   const std::int64_t num_pages = p.k.shape[0];
@@ -122,7 +122,7 @@ bool CheckPages(Check& check, const Problem& p) {
 }  // namespace
 
 Status ValidateForwardOutput(const Problem& problem, const ForwardOutput& output) {
-  Check check;
+  Check check(problem.q.device);
   const auto valid = [&] {
     if (!check.Present("o", output.o)) return false;
     for (const auto& [name, tensor] :
@@ -140,12 +140,13 @@ Status ValidateForwardOutput(const Problem& problem, const ForwardOutput& output
 
 Status ValidateBackward(const Problem& problem, const BackwardInput& input,
                         const Gradients& gradients) {
-  Check check;
+  Check check(problem.q.device);
   (void)(CheckBackwardInput(check, problem, input) && CheckGradients(check, problem, gradients));
   return check.status();
 }
 
-Status ValidateExecution(const Execution& execution) {
+Status ValidateExecution(const Execution& execution, Device device) {
+  const bool cpu = device.type == DeviceType::kCpu;
   Check check;
   const auto valid = [&] {
     if (!check.Range("num_threads", "is ", execution.num_threads, 0, kMaxThreads) ||
@@ -162,8 +163,17 @@ Status ValidateExecution(const Execution& execution) {
       return check.Invalid("workspace: address is ", static_cast<std::int64_t>(misaligned),
                            " past a multiple of 64, must be aligned to 64");
     }
-    return execution.stream == nullptr ||
-           check.Unsupported("stream: is given, must be null; this build has no CUDA kernels");
+    if (cpu && execution.stream != nullptr) {
+      return check.Invalid("stream: is given, must be null on the CPU");
+    }
+    if (!cpu && execution.observer != nullptr) {
+      return check.Unsupported("observer: is given, must be null on a CUDA device");
+    }
+    if (!cpu && (execution.tile_q != 0 || execution.tile_kv != 0)) {
+      return check.Unsupported(execution.tile_q != 0 ? "tile_q" : "tile_kv",
+                               ": is given, must be 0 on a CUDA device");
+    }
+    return true;
   };
   (void)valid();
   return check.status();
@@ -187,7 +197,9 @@ Status ValidateMerge(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, 
            check.Pointer(o_name, rows) && check.Pointer(lse_name, scalars);
   };
   (void)(state("o_a", o_a, "lse_a", lse_a) && state("o_b", o_b, "lse_b", lse_b) &&
-         state("o", o, "lse", lse) && check.Output("o", o) && check.Output("lse", lse));
+         state("o", o, "lse", lse) && check.Output("o", o) && check.Output("lse", lse) &&
+         (o.device.type == DeviceType::kCpu ||
+          check.Unsupported("o: is on ", o.device, ", must be on the CPU")));
   return check.status();
 }
 

@@ -13,6 +13,11 @@
 
 namespace flashwok {
 
+// Whether the host may look at the elements.
+inline bool Readable(const Tensor& tensor) {
+  return tensor.data != nullptr && tensor.device.type == DeviceType::kCpu;
+}
+
 // Rows of a tensor [batch, seqlen, num_heads, n] or, with batch_stride 0, [total, num_heads, n].
 struct RowView {
   char* data = nullptr;
@@ -111,8 +116,8 @@ class Layout {
     if (problem.dropout_p > 0.0) {
       dropout = Dropout::Make(problem.dropout_p, problem.dropout_seed, problem.dropout_offset);
     }
-    const bool uneven = problem.cu_seqlens_q.data != nullptr ||
-                        problem.cu_seqlens_k.data != nullptr || problem.seqused_k.data != nullptr;
+    const bool uneven = Readable(problem.cu_seqlens_q) || Readable(problem.cu_seqlens_k) ||
+                        Readable(problem.seqused_k);
     for (std::int64_t b = 0; b < (uneven ? batch : std::min<std::int64_t>(batch, 1)); ++b) {
       const Sequence sequence = At(b);
       max_seqlen_q = std::max(max_seqlen_q, sequence.seqlen_q);
@@ -120,20 +125,21 @@ class Layout {
     }
   }
 
-  // Lengths of one sequence; without the contents of a cu_seqlens (planning), those of all rows.
+  // Lengths of one sequence; without the contents of a cu_seqlens (planning, or on another device),
+  // those of all rows.
   Sequence At(std::int64_t b) const {
     Sequence sequence;
     sequence.seqlen_q = total_q;
     sequence.seqlen_k = page_size > 0 ? page_size * problem_.page_table.shape[1] : total_k;
-    if (problem_.cu_seqlens_q.data != nullptr) {
+    if (Readable(problem_.cu_seqlens_q)) {
       sequence.q_begin = Int(problem_.cu_seqlens_q, b);
       sequence.seqlen_q = Int(problem_.cu_seqlens_q, b + 1) - sequence.q_begin;
     }
-    if (problem_.cu_seqlens_k.data != nullptr) {
+    if (Readable(problem_.cu_seqlens_k)) {
       sequence.k_begin = Int(problem_.cu_seqlens_k, b);
       sequence.seqlen_k = Int(problem_.cu_seqlens_k, b + 1) - sequence.k_begin;
     }
-    if (problem_.seqused_k.data != nullptr) {
+    if (Readable(problem_.seqused_k)) {
       sequence.seqlen_k = std::min<std::int64_t>(sequence.seqlen_k, Int(problem_.seqused_k, b));
     }
     sequence.mask = IntervalMask::Make(problem_.causal, problem_.window_left, problem_.window_right,

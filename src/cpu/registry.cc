@@ -50,15 +50,6 @@ std::string Dtypes(const Kernel& kernel) {
 
 }  // namespace cpu
 
-std::vector<KernelInfo> Kernels() {
-  std::vector<KernelInfo> kernels;
-  for (const cpu::Kernel& kernel : cpu::Registry()) {
-    kernels.push_back({kernel.name, kernel.pass, kernel.algorithm, Device{}, cpu::Dtypes(kernel),
-                       kernel.requirement, cpu::Available(kernel)});
-  }
-  return kernels;
-}
-
 std::vector<std::string> CpuTargets() {
   std::vector<std::string> names;
   for (std::int64_t rest = HWY_SUPPORTED_TARGETS & HWY_TARGETS; rest != 0; rest &= rest - 1) {

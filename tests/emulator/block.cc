@@ -1,5 +1,6 @@
 #include "block.h"
 
+#include <sstream>
 #include <utility>
 
 uint3 threadIdx, blockIdx;
@@ -8,23 +9,20 @@ dim3 blockDim, gridDim;
 namespace flashwok::emulator {
 namespace {
 
-constexpr std::uint64_t kMaxIdle = 20'000'000;
+constexpr std::uint64_t kMaxIdle = 3'000'000;
 Block* here = nullptr;
 
-std::string LaneNames(std::uint32_t lanes) {
-  std::string names;
-  for (int lane = 0; lane < 32;) {
-    if ((lanes >> lane & 1) == 0) {
-      ++lane;
-      continue;
-    }
-    int last = lane;
-    while (last < 31 && (lanes >> (last + 1) & 1) != 0) ++last;
-    names += (names.empty() ? "" : ",") + std::to_string(lane);
-    if (last > lane) names += "-" + std::to_string(last);
-    lane = last + 1;
+void PrintLanes(std::ostream& out, std::uint32_t lanes) {
+  const auto has = [&](int lane) { return lane < 32 && (lanes >> lane & 1) != 0; };
+  const char* comma = "";
+  for (int lane = 0; lane < 32; ++lane) {
+    if (!has(lane)) continue;
+    out << comma << lane;
+    comma = ",";
+    if (!has(lane + 1)) continue;
+    while (has(lane + 1)) ++lane;
+    out << '-' << lane;
   }
-  return names;
 }
 
 }  // namespace
@@ -64,6 +62,10 @@ void Block::Main() {
   try {
     block.kernel_();
     block.Finish();
+  } catch (const Error& error) {
+    std::ostringstream where;
+    where << block.Name() << " thread " << block.thread_ << ": " << error.what();
+    block.failure_ = std::make_exception_ptr(Error(where.str()));
   } catch (...) {
     block.failure_ = std::current_exception();
   }
@@ -92,7 +94,8 @@ bool Block::Step() {
   const int warp = PickWarp();
   if (warp >= 0) {
     RunWarp(warp);
-    if (!loads.empty() && random.Chance(policy.load_step)) loads.RunOne(*this);
+    const bool spins = idle_ > 1000;  // for what a load may bring
+    if (!loads.empty() && (spins || random.Chance(policy.load_step))) loads.RunOne(*this);
   } else if (!loads.empty()) {
     loads.RunOne(*this);
   } else {
@@ -189,26 +192,31 @@ void Block::Collective(const char* what, std::uint32_t mask, CollectiveBody body
 }
 
 std::string Block::Deadlock() const {
-  std::string report = "deadlock in block (" + std::to_string(index_.x) + ", " +
-                       std::to_string(index_.y) + ", " + std::to_string(index_.z) + ")";
+  std::ostringstream report;
+  report << "deadlock in " << Name();
   for (std::size_t w = 0; w < warps_.size(); ++w) {
     std::uint32_t left = warps_[w].alive;
-    report += "\n  warp " + std::to_string(w) + ":" + (left == 0 ? " done" : "");
+    report << "\n  warp " << w << ':' << (left == 0 ? " done" : "");
     while (left != 0) {
       const Wait& wait = threads_[w * 32 + static_cast<std::size_t>(std::countr_zero(left))].wait;
       std::uint32_t same = 0;
       for (std::size_t lane = 0; lane < 32; ++lane) {
         const Wait& other = threads_[w * 32 + lane].wait;
-        if ((left >> lane & 1) != 0 && other.what == wait.what && other.number == wait.number) {
-          same |= 1u << lane;
-        }
+        if (other.what == wait.what && other.number == wait.number) same |= left & 1u << lane;
       }
-      report +=
-          " [lanes " + LaneNames(same) + ": " + wait.what + " " + std::to_string(wait.number) + "]";
+      report << " [lanes ";
+      PrintLanes(report, same);
+      report << ": " << wait.what << ' ' << wait.number << ']';
       left &= ~same;
     }
   }
-  return report;
+  return report.str();
+}
+
+std::string Block::Name() const {
+  std::ostringstream name;
+  name << "block (" << index_.x << ", " << index_.y << ", " << index_.z << ')';
+  return name.str();
 }
 
 }  // namespace flashwok::emulator

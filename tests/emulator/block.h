@@ -88,6 +88,7 @@ class Block {
   Barriers barriers;
   TileLoads loads;
   std::vector<Warpgroup> warpgroups;
+  std::vector<int> register_waiters;  // threads that stand for warps
 
  private:
   static void Main();  // of a fiber
@@ -95,6 +96,7 @@ class Block {
   void RunWarp(int warp);
   void Finish();  // a thread
   std::string Deadlock() const;
+  std::string Name() const;
 
   const std::function<void()>& kernel_;
   StackPool& stacks_;

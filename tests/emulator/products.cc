@@ -14,27 +14,56 @@ float ToFloat(DType type, std::uint16_t bits) {
   return type == DType::kBFloat16 ? Bf16ToFloat(bits) : HalfToFloat(bits);
 }
 
-float Element(SharedMemory& memory, const OperandView& view, DType type, int row, int k) {
-  std::uint16_t bits;
-  std::memcpy(&bits, memory.At(view.Address(row, k), 2, 2, "wgmma"), sizeof(bits));
-  return ToFloat(type, bits);
+// Eight elements from (row, k) on, along the side that is contiguous.
+void Load8(SharedMemory& memory, const OperandView& view, DType type, int row, int k,
+           float (&elements)[8]) {
+  std::uint16_t bits[8];
+  std::memcpy(bits, memory.At(view.Address(row, k), 16, 16, "wgmma"), sizeof(bits));
+  for (int i = 0; i < 8; ++i) elements[i] = ToFloat(type, bits[i]);
 }
 
-// Ordinary writes to the operand must have been fenced.
+// It lies within, and ordinary writes to it have been fenced.
 void CheckOperand(SharedMemory& memory, const OperandView& view, int rows) {
-  if (view.mn_major) {
-    for (int row = 0; row < rows; row += 8) {
-      for (int k = 0; k < 16; ++k) {
-        memory.At(view.Address(row, k), 16, 16, "wgmma");
-        memory.CheckFenced(view.Address(row, k), 16, "wgmma");
-      }
+  for (int row = 0; row < rows; row += view.mn_major ? 8 : 1) {
+    for (int k = 0; k < 16; k += view.mn_major ? 1 : 8) {
+      const std::uint32_t address = view.Address(row, k);
+      memory.At(address, 16, 16, "wgmma");
+      memory.CheckFenced(address, 16, "wgmma");
     }
-  } else {
-    for (int row = 0; row < rows; ++row) {
-      for (int k = 0; k < 16; k += 8) {
-        memory.At(view.Address(row, k), 16, 16, "wgmma");
-        memory.CheckFenced(view.Address(row, k), 16, "wgmma");
-      }
+  }
+}
+
+// The fragment of Mma16816.
+void UnpackA(DType type, const ProductPart& part, float (&a)[16][16]) {
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& registers = part.a[static_cast<std::size_t>(lane)];
+    for (int i = 0; i < 8; ++i) {
+      const std::uint32_t pair = registers[static_cast<std::size_t>(i / 2)];
+      const int row = lane / 4 + i / 2 % 2 * 8, column = lane % 4 * 2 + i / 4 * 8 + i % 2;
+      a[row][column] = ToFloat(type, static_cast<std::uint16_t>(pair >> i % 2 * 16));
+    }
+  }
+}
+
+void LoadA(SharedMemory& memory, const Product& product, int first_row, float (&a)[16][16]) {
+  const OperandView view = OperandView::Decode(product.a, false);
+  float elements[8];
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < 16; k += 8) {
+      Load8(memory, view, product.shape.type, first_row + row, k, elements);
+      std::copy_n(elements, 8, a[row] + k);
+    }
+  }
+}
+
+void LoadB(SharedMemory& memory, const Product& product, float (&b)[16][256]) {
+  const bool transposed = product.shape.transposed;
+  const OperandView view = OperandView::Decode(product.b, transposed);
+  float elements[8];
+  for (int j = 0; j < product.shape.n; j += transposed ? 8 : 1) {
+    for (int k = 0; k < 16; k += transposed ? 1 : 8) {
+      Load8(memory, view, product.shape.type, j, k, elements);
+      for (int i = 0; i < 8; ++i) b[transposed ? k : k + i][transposed ? j + i : j] = elements[i];
     }
   }
 }
@@ -177,31 +206,14 @@ void Warpgroup::Run(Block& block, Product& product, int index) {
   ProductPart& part = product.parts[static_cast<std::size_t>(index)];
   if (part.done) return;
   part.done = true;
-  const DType type = product.shape.type;
   const int n = product.shape.n;
-  float a[16][16];
+  float a[16][16], b[16][256];
   if (product.a_in_registers) {
-    for (int lane = 0; lane < 32; ++lane) {
-      for (int i = 0; i < 8; ++i) {
-        const std::uint32_t pair =
-            part.a[static_cast<std::size_t>(lane)][static_cast<std::size_t>(i / 2)];
-        const int row = lane / 4 + i / 2 % 2 * 8, column = lane % 4 * 2 + i / 4 * 8 + i % 2;
-        a[row][column] = ToFloat(type, static_cast<std::uint16_t>(pair >> i % 2 * 16));
-      }
-    }
+    UnpackA(product.shape.type, part, a);
   } else {
-    const OperandView view = OperandView::Decode(product.a, false);
-    for (int row = 0; row < 16; ++row) {
-      for (int k = 0; k < 16; ++k) {
-        a[row][k] = Element(block.shared, view, type, index * 16 + row, k);
-      }
-    }
+    LoadA(block.shared, product, index * 16, a);
   }
-  float b[16][256];
-  const OperandView view = OperandView::Decode(product.b, product.shape.transposed);
-  for (int k = 0; k < 16; ++k) {
-    for (int j = 0; j < n; ++j) b[k][j] = Element(block.shared, view, type, j, k);
-  }
+  LoadB(block.shared, product, b);
   for (int row = 0; row < 16; ++row) {
     float sums[256] = {};
     for (int k = 0; k < 16; ++k) {

@@ -13,8 +13,14 @@ namespace flashwok::emulator {
 
 class Block;
 
-// Where an operand of 16-bit elements lies; PTX ISA, "Matrix Descriptor Format". CUTLASS spells the
-// same layouts in cute/atom/mma_traits_sm90_gmma.hpp, at make_gmma_desc.
+// Where an operand of 16-bit elements lies, of a descriptor: PTX ISA, "Matrix Descriptor Format"
+// and "Strides". The layouts are those that CUTLASS writes down at make_gmma_desc in
+// cute/atom/mma_traits_sm90_gmma.hpp, the bits those of GmmaDescriptor in
+// cute/arch/mma_sm90_desc.hpp:
+//   k contiguous, a swizzle of W bytes: ((8, m), (T, 2)) : ((W, stride), (1, T)), T 16 bytes
+//   m or n contiguous:                  ((T, W / 16, m), (8, k)) : ((1, T, leading), (W, stride))
+//   no swizzle, k contiguous:           ((8, m), (T, 2)) : ((T, stride), (1, leading))
+//   no swizzle, m or n contiguous:      ((T, 1, m), (8, k)) : ((1, T, stride), (T, leading))
 struct OperandView {
   std::uint32_t start, leading, stride;
   int swizzle;  // bytes
@@ -57,7 +63,6 @@ class Warpgroup {
   };
   static std::size_t Index(int warp) { return static_cast<std::size_t>(warp % 4); }
   void Run(Block& block, Product& product, int part);
-  bool Done(std::uint64_t count) const;
 
   std::array<WarpState, 4> warps_;
   std::deque<Product> products_;

@@ -7,9 +7,10 @@
 
 namespace flashwok::emulator {
 
-// The bits of an absolute address that a swizzle of 0, 32, 64 or 128 bytes changes: groups of 16
-// bytes, by the row of that many bytes... in a pattern of 8 lines of 128 bytes. PTX ISA, "Swizzling
-// Modes".
+// Where a swizzle of 0, 32, 64 or 128 bytes puts what would lie at an address: the number of the 16
+// bytes within that width (bits 4 on) is xored with bits 7 on, those of the line of 128 bytes. The
+// copy engine and wgmma agree on it: PTX ISA, "Swizzling Modes"; CUTLASS's Swizzle<1 | 2 | 3, 4,
+// 3>.
 constexpr std::uint32_t SwizzledAddress(std::uint32_t address, int swizzle) {
   const std::uint32_t groups = swizzle == 0 ? 0 : static_cast<std::uint32_t>(swizzle) / 16 - 1;
   return address ^ ((address >> 3) & (groups << 4));

@@ -1,6 +1,7 @@
 // The instructions that a warp executes together.
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "block.h"
 #include "common/dtype.h"
@@ -147,11 +148,12 @@ void RegisterBody(void* const* lanes, std::uint32_t) {
     for (const Warp& warp : block.warps()) total += warp.registers;
     return total * 32 <= 65536;
   };
-  for (int turns = 0; !fits(); ++turns) {
-    if (turns > 1'000'000) throw Error("setmaxnreg: no registers are given back");
-    block.Yield();
+  while (!fits()) {
+    block.register_waiters.push_back(block.thread());
+    block.Suspend({"setmaxnreg, for registers", static_cast<std::uint32_t>(wanted.registers)});
   }
   mine = wanted.registers;
+  for (const int thread : std::exchange(block.register_waiters, {})) block.Wake(thread);
 }
 
 }  // namespace

@@ -206,7 +206,7 @@ void RequireReason(const Status& status) {
 void Try(const Call& call, Pass pass) {
   const Status valid = Validate(call.problem, pass);
   RequireReason(valid);
-  RequireReason(ValidateExecution(call.execution));
+  RequireReason(ValidateExecution(call.execution, call.problem.q.device));
   if (valid.ok()) {
     RequireReason(ValidateForwardOutput(call.problem, call.output));
     RequireReason(ValidateBackward(call.problem, call.input, call.gradients));

@@ -7,13 +7,9 @@
 
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/shared_address.cuh"
+#include "cuda/ptx/tensor_map.h"
 
 namespace flashwok::cuda::ptx {
-
-// The 128 opaque bytes of a CUtensorMap; passed as a __grid_constant__ parameter.
-struct alignas(64) TensorMap {
-  std::uint64_t opaque[16];
-};
 
 __device__ __forceinline__ void TmaPrefetchMap(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

@@ -5,13 +5,9 @@
 
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/shared_address.cuh"
+#include "cuda/ptx/tensor_map.h"
 
 namespace flashwok::cuda::ptx {
-
-// Holds what emulator::EncodeTiled writes.
-struct alignas(64) TensorMap {
-  std::uint64_t opaque[16];
-};
 
 inline void TmaPrefetchMap(const TensorMap* map) { emulator::CheckMap(map); }
 

@@ -14,6 +14,9 @@ void WgmmaWait() {
   emulator::WaitProducts(kPending);
 }
 
+template <int kCount>
+void WgmmaHold(float (&)[kCount]) {}
+
 template <DType kType, int kN, bool kTransposed>
 struct Wgmma {
   static_assert(kType == DType::kBFloat16 || kType == DType::kFloat16);

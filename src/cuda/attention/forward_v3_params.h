@@ -1,0 +1,21 @@
+// What forward V3 is given beside ForwardParams.
+#pragma once
+
+#include "cuda/attention/params.h"
+#include "cuda/attention/schedule.h"
+#include "cuda/ptx/tensor_map.h"
+
+namespace flashwok::cuda {
+
+struct ForwardV3Params {
+  ForwardParams base;
+  Schedule schedule;
+  // Work tiles handed out beyond the first of each thread block, starting from 0; null: every block
+  // takes each gridDim.x-th tile.
+  unsigned* counter = nullptr;
+  int tile_q = 0;
+  bool bulk_store = true;  // O has the inputs' dtype and strides that its tensor map expresses
+  ptx::TensorMap q, k, v, o;  // boxes of one swizzle width by 64 rows (q, o) or kTileKV (k, v)
+};
+
+}  // namespace flashwok::cuda

@@ -1,0 +1,36 @@
+// Tuning of forward V3, as data: one row a pair of head dims.
+#pragma once
+
+namespace flashwok::cuda {
+
+struct ForwardV3Config {
+  int head_dim, head_dim_v;  // padded to
+  int consumers;             // warpgroups of 64 rows
+  int tile_kv;
+  int stages;      // of K and of V
+  int q_stages;    // 2: the next Q comes under this tile's end
+  bool ping_pong;  // consumers take turns at the tensor core
+
+  constexpr int tile_q() const { return 64 * consumers; }
+};
+
+inline constexpr ForwardV3Config kForwardV3Configs[] = {
+    {64, 64, 3, 128, 2, 2, false},
+    {96, 96, 3, 96, 2, 2, false},
+    {128, 128, 2, 128, 2, 2, true},
+    {192, 128, 2, 128, 2, 1, true},
+    {192, 192, 2, 96, 2, 1, true},
+    {256, 256, 2, 80, 2, 1, true},
+};
+
+// The narrowest row that holds both; -1: none does.
+constexpr int ForwardV3Row(long head_dim, long head_dim_v) {
+  int row = 0;
+  for (const ForwardV3Config& config : kForwardV3Configs) {
+    if (head_dim <= config.head_dim && head_dim_v <= config.head_dim_v) return row;
+    ++row;
+  }
+  return -1;
+}
+
+}  // namespace flashwok::cuda

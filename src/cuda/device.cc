@@ -1,0 +1,118 @@
+#include "cuda/device.h"
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/check.h"
+
+namespace flashwok::cuda {
+namespace {
+
+cudaStream_t Stream(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+}  // namespace
+
+Status FromCuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return {};
+  const StatusCode code =
+      error == cudaErrorMemoryAllocation ? StatusCode::kOutOfMemory : StatusCode::kInternal;
+  return {code, std::string(what) + ": " + cudaGetErrorString(error)};
+}
+
+int DeviceCount() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  (void)cudaGetLastError();  // the next call's error is its own
+  return 0;
+}
+
+std::string Absence() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count > 0) return {};
+  (void)cudaGetLastError();
+  return error == cudaSuccess ? "no CUDA device" : cudaGetErrorString(error);
+}
+
+std::string DeviceName(int device) {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) return properties.name;
+  (void)cudaGetLastError();
+  return {};
+}
+
+int Architecture(int device) {
+  int major = 0;
+  int minor = 0;
+  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess) {
+    return 10 * major + minor;
+  }
+  (void)cudaGetLastError();
+  return 0;
+}
+
+DeviceGuard::DeviceGuard(int device) {
+  status_ = FromCuda(cudaGetDevice(&before_), "cudaGetDevice");
+  if (!status_.ok()) return;
+  if (before_ == device) {
+    before_ = -1;
+  } else {
+    status_ = FromCuda(cudaSetDevice(device), "cudaSetDevice");
+  }
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (before_ >= 0) (void)cudaSetDevice(before_);
+}
+
+Status AllocateAsync(std::size_t bytes, void* stream, void** pointer) {
+  return FromCuda(cudaMallocAsync(pointer, bytes, Stream(stream)), "cudaMallocAsync");
+}
+
+Status FreeAsync(void* pointer, void* stream) {
+  return pointer == nullptr ? Status()
+                            : FromCuda(cudaFreeAsync(pointer, Stream(stream)), "cudaFreeAsync");
+}
+
+Status Allocate(std::size_t bytes, void** pointer) {
+  return FromCuda(cudaMalloc(pointer, bytes), "cudaMalloc");
+}
+
+void Free(void* pointer) { (void)cudaFree(pointer); }
+
+Status CopyToDevice(void* device, const void* host, std::size_t bytes) {
+  return FromCuda(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+}
+
+Status CopyToHost(void* host, const void* device, std::size_t bytes) {
+  return FromCuda(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+}
+
+Status Synchronize() { return FromCuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
+
+Stopwatch::Stopwatch() {
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  (void)cudaEventCreate(&begin);
+  (void)cudaEventCreate(&end);
+  begin_ = begin;
+  end_ = end;
+}
+
+Stopwatch::~Stopwatch() {
+  (void)cudaEventDestroy(static_cast<cudaEvent_t>(begin_));
+  (void)cudaEventDestroy(static_cast<cudaEvent_t>(end_));
+}
+
+void Stopwatch::Start() { (void)cudaEventRecord(static_cast<cudaEvent_t>(begin_)); }
+
+double Stopwatch::Stop() {
+  float milliseconds = 0.0f;
+  (void)cudaEventRecord(static_cast<cudaEvent_t>(end_));
+  (void)cudaEventSynchronize(static_cast<cudaEvent_t>(end_));
+  (void)cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(begin_),
+                             static_cast<cudaEvent_t>(end_));
+  return milliseconds * 1e-3;
+}
+
+}  // namespace flashwok::cuda

@@ -1,0 +1,44 @@
+// The registry of the CUDA kernels: one row a kernel. Without CUDA in the build it is empty.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "common/layout.h"
+
+namespace flashwok::cuda {
+
+// What a kernel is given besides the problem; planned by the kernel's row.
+struct Launch {
+  int tile_q = 0;
+  int tile_kv = 0;
+  int num_splits = 1;
+  std::int64_t chunk = 0;  // keys of a piece when num_splits > 1
+  void* workspace = nullptr;
+  void* stream = nullptr;
+};
+
+inline constexpr const char* kDtypes = "float16 bfloat16";
+
+struct Kernel {
+  const char* name;
+  Pass pass;
+  Algorithm algorithm;
+  int architecture;         // compute capability, 80 for 8.0
+  bool newer;               // runs on newer ones too
+  const char* requirement;  // the same in words
+  // Why the problem is not one for it, beyond dtype and device; empty when it is.
+  std::string (*objection)(const Layout&);
+  // Tiles and splits; the request's num_splits (0: chosen) is in the problem.
+  Launch (*plan)(const Layout&);
+  std::size_t (*bytes)(const Layout&, const Launch&);  // of workspace
+  Status (*forward)(const Problem&, const ForwardOutput&, const Launch&);
+};
+
+// On this device, by its compute capability.
+bool Runs(const Kernel& kernel, int device);
+
+// In the order in which Algorithm::kAuto prefers them.
+std::span<const Kernel> Registry();
+
+}  // namespace flashwok::cuda

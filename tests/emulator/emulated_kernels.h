@@ -1,0 +1,53 @@
+// The case list in 16-bit dtypes, and the check of an emulated kernel's results.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "reference/plain.h"
+#include "reference/reference.h"
+#include "tests/cases.h"
+#include "tests/emulator/emulator.h"
+#include "tests/problem_data.h"
+#include "tests/tolerance.h"
+
+namespace flashwok::test {
+
+// Every case that the GPU's dtypes can hold, in both of them.
+inline std::vector<Case> HalfCases() {
+  std::vector<Case> cases;
+  for (Case c : Cases()) {
+    if (c.dtype != DType::kBFloat16 && c.dtype != DType::kFloat16) continue;
+    c.backward = false;
+    cases.push_back(c);
+    c.dtype = c.dtype == DType::kFloat16 ? DType::kBFloat16 : DType::kFloat16;
+    c.name += c.dtype == DType::kFloat16 ? "_as_float16" : "_as_bfloat16";
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+// Runs with the schedule in order and with drawn ones; the bits must be the same.
+inline void CheckForward(ProblemData& data,
+                         const std::function<void(const emulator::Options&)>& run) {
+  SCOPED_TRACE(data.Describe());
+  const reference::ForwardResult want = reference::Forward(data.problem);
+  const reference::ForwardResult plain = reference::PlainForward(data.problem);
+  std::vector<double> first;
+  for (std::uint64_t seed : {std::uint64_t{0}, Seed() | 1}) {
+    SCOPED_TRACE("schedule " + std::to_string(seed));
+    data.ResetOutputs();
+    ASSERT_NO_THROW(run({.seed = seed}));
+    ExpectClose("o", data.output.o, want.o, plain.o, Floor(data.problem.q.dtype));
+    ExpectClose("lse", data.output.lse, want.lse, plain.lse, 2e-6);
+    EXPECT_EQ(data.GuardError(), "");
+    const std::vector<double> o = Read(data.output.o);
+    if (first.empty()) first = o;
+    for (std::size_t i = 0; i < o.size(); ++i) {
+      ASSERT_TRUE(o[i] == first[i] || std::isnan(o[i])) << "element " << i;
+    }
+  }
+}
+
+}  // namespace flashwok::test
