@@ -15,12 +15,8 @@ struct ForwardV3Config {
 };
 
 inline constexpr ForwardV3Config kForwardV3Configs[] = {
-    {64, 64, 3, 128, 2, 2, false},
-    {96, 96, 3, 96, 2, 2, false},
-    {128, 128, 2, 128, 2, 2, true},
-    {192, 128, 2, 128, 2, 1, true},
-    {192, 192, 2, 96, 2, 1, true},
-    {256, 256, 2, 80, 2, 1, true},
+    {64, 64, 3, 128, 2, 2, false},  {96, 96, 3, 96, 2, 2, false},  {128, 128, 2, 128, 2, 2, true},
+    {192, 128, 2, 128, 2, 1, true}, {192, 192, 2, 96, 2, 1, true}, {256, 256, 2, 80, 2, 1, true},
 };
 
 // The narrowest row that holds both; -1: none does.

@@ -66,7 +66,7 @@ class ForwardV2Loader {
     const TileCopy<TileQ, Traits::kThreads> copy;
     const int cols = static_cast<int>(params.head_dim);
     if (Traits::kPlain || params.aligned) {
-      copy.Strided(Q, tile_.rows, cols, first, params.q.row_stride);
+      copy.Strided(Q, tile_.rows, cols, first, 0, params.q.row_stride);
     } else {
       copy.Elements(Q, tile_.rows, cols,
                     [&](int row) { return first + row * params.q.row_stride; });
@@ -88,10 +88,12 @@ class ForwardV2Loader {
   }
 
  private:
+  // `rows` rows from number `begin` of those that start at `base`: all keys, or a page of them.
   struct Item {
-    const char* first;
-    std::int64_t key;
-    int rows;
+    int rows = 0;
+    unsigned key = 0;
+    unsigned begin = 0;
+    const char* base = nullptr;
   };
 
   __device__ __forceinline__ TileKV Stage(int stage) const {
@@ -106,15 +108,39 @@ class ForwardV2Loader {
     }
   }
 
+  template <int kItem>
+  __device__ __forceinline__ const RowView& View() const {
+    return kItem % 2 == 0 ? params_.k : params_.v;
+  }
+
+  // Where key `key` lies. In 32 bits: there are no registers for a division in 64.
+  template <int kItem>
+  __device__ __forceinline__ void Locate(unsigned key, Item& item) const {
+    item.base = kItem % 2 == 0 ? tile_.k : tile_.v;
+    item.begin = key;
+    if (params_.page_size == 0) return;
+    const auto page_size = static_cast<unsigned>(params_.page_size);
+    const unsigned slot = key / page_size;
+    const IntView pages{params_.page_table.data + tile_.batch * params_.page_batch_stride,
+                        params_.page_table.stride};
+    item.base = View<kItem>().Row(pages.At(slot, 0, params_.num_pages - 1), 0, tile_.head_kv);
+    item.begin = key - slot * page_size;
+  }
+
   // Item 2 n + kItem; one past the last has no rows.
   template <int kItem>
   __device__ __forceinline__ Item Find(int n) const {
+    Item item;
     n += kItem / 2;
-    const bool exists = n < tile_.walk.count;
-    const std::int64_t key = exists ? tile_.walk.At(n) * std::int64_t{Traits::kTileKV} : 0;
-    const std::int64_t left = tile_.sequence.seqlen_k - key;
-    const bool cut = kItem < 2 && left < Traits::kTileKV;
-    return {Key<kItem>(key), key, !exists ? 0 : cut ? static_cast<int>(left) : Traits::kTileKV};
+    if (n < tile_.walk.count) {
+      item.key = static_cast<unsigned>(tile_.walk.At(n) * Traits::kTileKV);
+      item.rows = Traits::kTileKV;
+      const std::int64_t left = tile_.sequence.seqlen_k - item.key;
+      // A tile cut short by the end of the keys comes first in the walk.
+      if (kItem < 2 && left < Traits::kTileKV) item.rows = static_cast<int>(left);
+    }
+    Locate<kItem>(item.key, item);
+    return item;
   }
 
   // One group of copies.
@@ -122,37 +148,20 @@ class ForwardV2Loader {
   __device__ __forceinline__ void Load(const Item& item, const TileKV& tile) const {
     const TileCopy<TileKV, Traits::kThreads> copy;
     const auto cols = static_cast<int>(kItem % 2 == 0 ? params_.head_dim : params_.head_dim_v);
+    const std::int64_t stride = View<kItem>().row_stride;
     const auto row_address = [&](int row) {
-      return Key<kItem>(item.key + (row < item.rows ? row : 0));
+      Item own;
+      Locate<kItem>(item.key + static_cast<unsigned>(row < item.rows ? row : 0), own);
+      return own.base + own.begin * stride;
     };
     if (Traits::kPlain) {
-      // A tile cut short by the end of the keys comes first in the walk.
-      copy.template Strided<kItem >= 2>(tile, item.rows, cols, item.first,
-                                        View<kItem>().row_stride);
+      copy.template Strided<kItem >= 2>(tile, item.rows, cols, item.base, item.begin, stride);
     } else if (params_.aligned) {
       copy.Chunks(tile, item.rows, cols, row_address);
     } else {
       copy.Elements(tile, item.rows, cols, row_address);
     }
     ptx::CopyAsyncCommit();
-  }
-
-  template <int kItem>
-  __device__ __forceinline__ const RowView& View() const {
-    return kItem % 2 == 0 ? params_.k : params_.v;
-  }
-  // params.KeyRow, in 32 bits: there are no registers for a division in 64.
-  template <int kItem>
-  __device__ __forceinline__ const char* Key(std::int64_t key) const {
-    const RowView& view = View<kItem>();
-    const char* first = kItem % 2 == 0 ? tile_.k : tile_.v;
-    if (params_.page_size == 0) return first + key * view.row_stride;
-    const auto page_size = static_cast<unsigned>(params_.page_size);
-    const unsigned slot = static_cast<unsigned>(key) / page_size;
-    const IntView pages{params_.page_table.data + tile_.batch * params_.page_batch_stride,
-                        params_.page_table.stride};
-    return view.Row(pages.At(slot, 0, params_.num_pages - 1),
-                    static_cast<unsigned>(key) - slot * page_size, tile_.head_kv);
   }
 
   const ForwardParams& params_;
@@ -210,12 +219,13 @@ class ForwardV2 {
       ScoreProduct<kType, Traits::kHeadDim>(Q.Here(), k, S);  // S = Q K^T  [kWarpRows, kTileKV]
 #pragma unroll
       for (int m = 0; m < Traits::kBlocks; ++m) {
-        const ScorePlace place = Place(tile, m, n);
         float alpha[2];
-        Scores<masked>(params, tile.sequence, place, n < tile.walk.masked, S[m]);  // mask, bias
-        const bool grown = OnlineSoftmax<masked>(factor, S[m], state[m], alpha);   // m, P, l
-        if (grown) Rescale(alpha, O[m]);                                           // O *= alpha
-        if (!Traits::kPlain && params.dropout.active()) DropRows(params, place, S[m]);
+        Scores<masked>(params, tile, m, n, S[m]);                                 // mask, bias
+        const bool grown = OnlineSoftmax<masked>(factor, S[m], state[m], alpha);  // m, P, l
+        if (grown) Rescale(alpha, O[m]);                                          // O *= alpha
+        if (!Traits::kPlain && params.dropout.active()) {
+          DropRows(params, Place(tile, m, n), S[m]);
+        }
         PackA<kType>(S[m], P[m]);
       }
       const V v(loader.template Acquire<KeyTensor::kV>(n), 0);
@@ -234,14 +244,16 @@ class ForwardV2 {
             tile.walk.At(n) * std::int64_t{Traits::kTileKV}};
   }
 
+  // Everything between the product and the softmax, for the rows of block m.
   template <bool kMasked, int kCount>
-  __device__ __forceinline__ static void Scores(const ForwardParams& params,
-                                                const Sequence& sequence, const ScorePlace& place,
-                                                bool masked, float (&S)[kCount]) {
+  __device__ __forceinline__ static void Scores(const ForwardParams& params, const QTile& tile,
+                                                int m, int n, float (&S)[kCount]) {
     if constexpr (!Traits::kPlain) {
-      ScoreStage<kType>(params, sequence, place, masked, S);
+      ScoreStage<kType>(params, tile.sequence, Place(tile, m, n), n < tile.walk.masked, S);
     } else if constexpr (kMasked) {
-      HideOutside(sequence.mask, place, S);
+      HideOutside(TileInterval::Make(tile.sequence.mask, tile.row_begin,
+                                     tile.walk.At(n) * std::int64_t{Traits::kTileKV}),
+                  WarpIndex() * kWarpRows + 16 * m + FragmentRow(), 0, S);
     }
   }
 

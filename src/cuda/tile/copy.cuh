@@ -16,17 +16,18 @@ template <class Tile, int kThreads>
 class TileCopy {
  public:
   __device__ __forceinline__ TileCopy() {
-    const int thread = ptx::Opaque(static_cast<int>(threadIdx.x));
-    row_ = thread / Tile::kSpan;
-    chunk_ = thread % Tile::kSpan;
+    const unsigned thread = ptx::Opaque(threadIdx.x);
+    row_ = static_cast<int>(thread / Tile::kSpan);
+    chunk_ = static_cast<int>(thread % Tile::kSpan);
     offset_ = Tile::Offset(row_, chunk_);
   }
 
-  // Rows `stride` bytes apart. kAllOrNone: `rows` is all rows or 0.
+  // Rows `stride` bytes apart, from row `begin` of those that start at `base`. kAllOrNone: `rows`
+  // is all rows or 0.
   template <bool kAllOrNone = false>
-  __device__ __forceinline__ void Strided(const Tile& tile, int rows, int cols, const char* first,
-                                          std::int64_t stride) const {
-    const char* source = first + row_ * stride;
+  __device__ __forceinline__ void Strided(const Tile& tile, int rows, int cols, const char* base,
+                                          unsigned begin, std::int64_t stride) const {
+    const char* source = base + (begin + static_cast<unsigned>(row_)) * stride;
     ForEachRow(tile, [&](int row, std::uint32_t address) {
       Row(address, kAllOrNone ? rows > 0 : row < rows, cols, source);
       source += kStep * stride;

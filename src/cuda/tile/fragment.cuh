@@ -13,11 +13,11 @@ namespace flashwok::cuda {
 
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
-__device__ __forceinline__ int LaneIndex() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ __forceinline__ int WarpIndex() { return static_cast<int>(threadIdx.x) / 32; }
+__device__ __forceinline__ int LaneIndex() { return static_cast<int>(threadIdx.x % 32); }
+__device__ __forceinline__ int WarpIndex() { return static_cast<int>(threadIdx.x / 32); }
 // This lane's first row and first column in an accumulator.
-__device__ __forceinline__ int FragmentRow() { return LaneIndex() / 4; }
-__device__ __forceinline__ int FragmentCol() { return LaneIndex() % 4 * 2; }
+__device__ __forceinline__ int FragmentRow() { return static_cast<int>(threadIdx.x % 32 / 4); }
+__device__ __forceinline__ int FragmentCol() { return static_cast<int>(threadIdx.x % 4 * 2); }
 
 // Columns [8 n, 8 n + 8) of an accumulator.
 template <int kCount>
@@ -36,10 +36,10 @@ struct BlockReader {
   std::uint32_t base;
 
   __device__ __forceinline__ BlockReader(const Tile& tile, int row0) {
-    const int lane = LaneIndex();
-    const int row = kWalk == Walk::kRowsFirst ? lane % 16 : lane / 16 * 8 + lane % 8;
-    const int chunk = kWalk == Walk::kRowsFirst ? lane / 16 : lane / 8 % 2;
-    base = tile.At(row0 + row, chunk);
+    const unsigned lane = threadIdx.x % 32;
+    const unsigned row = kWalk == Walk::kRowsFirst ? lane % 16 : lane / 16 * 8 + lane % 8;
+    const unsigned chunk = kWalk == Walk::kRowsFirst ? lane / 16 : lane / 8 % 2;
+    base = tile.At(row0 + static_cast<int>(row), static_cast<int>(chunk));
   }
   // The same reader, whose addresses are computed where they are used, not ahead of a loop.
   __device__ __forceinline__ BlockReader Here() const {
