@@ -90,9 +90,8 @@ __device__ __forceinline__ bool MayGrow(float factor, const float (&S)[kCount],
 }
 
 // One tile's step (FA2 Algorithm 1, lines 9 and 10): m, S -> P, l. True, in all lanes, when old O
-// is to be multiplied by alpha. `factor` > 0. kMayBeEmpty: a row may have seen no key up to here.
-// What becomes of a row does not depend on the others.
-template <bool kMayBeEmpty, int kCount>
+// is to be multiplied by alpha. `factor` > 0. What becomes of a row does not depend on the others.
+template <int kCount>
 __device__ __forceinline__ bool OnlineSoftmax(float factor, float (&S)[kCount], RowState& state,
                                               float (&alpha)[2]) {
   const bool grown = MayGrow(factor, S, state);
@@ -110,7 +109,7 @@ __device__ __forceinline__ bool OnlineSoftmax(float factor, float (&S)[kCount], 
   }
   float max[2], sum[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) max[r] = kMayBeEmpty ? SafeMax(state.row_max[r]) : state.row_max[r];
+  for (int r = 0; r < 2; ++r) max[r] = SafeMax(state.row_max[r]);
   Exp2Rows(factor, max, S, sum);
 #pragma unroll
   for (int r = 0; r < 2; ++r) state.row_sum[r] += sum[r];

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cuda/attention/epilogue.cuh"
 #include "cuda/attention/online_softmax.cuh"
@@ -212,7 +211,7 @@ class ForwardV2 {
                                                  WarpIndex() * kWarpRows);
     ForwardV2Loader<Traits> loader(params, Shared());
     const float factor = Traits::kPlain ? params.score_factor : 1.0f;
-    const auto step = [&](auto masked, int n) {
+    for (int n = 0; n < tile.walk.count; ++n) {
       float S[Traits::kBlocks][Traits::kTileKV / 2];
       std::uint32_t P[Traits::kBlocks][Traits::kTileKV / 16][4];
       const K k(loader.template Acquire<KeyTensor::kK>(n), 0);
@@ -220,21 +219,15 @@ class ForwardV2 {
 #pragma unroll
       for (int m = 0; m < Traits::kBlocks; ++m) {
         float alpha[2];
-        Scores<masked>(params, tile, m, n, S[m]);                                 // mask, bias
-        const bool grown = OnlineSoftmax<masked>(factor, S[m], state[m], alpha);  // m, P, l
-        if (grown) Rescale(alpha, O[m]);                                          // O *= alpha
-        if (!Traits::kPlain && params.dropout.active()) {
-          DropRows(params, Place(tile, m, n), S[m]);
-        }
+        Scores(params, tile, m, n, S[m]);                                 // mask, bias
+        const bool grown = OnlineSoftmax(factor, S[m], state[m], alpha);  // m, P, l
+        if (grown) Rescale(alpha, O[m]);                                  // O *= alpha
+        if (!Traits::kPlain && params.dropout.active()) DropRows(params, Place(tile, m, n), S[m]);
         PackA<kType>(S[m], P[m]);
       }
       const V v(loader.template Acquire<KeyTensor::kV>(n), 0);
       ValueProduct<kType>(P, v, O);  // O += P V  [kWarpRows, kHeadDim]
-    };
-    int n = 0;
-    for (; n < (Traits::kPlain ? tile.walk.masked : tile.walk.count); ++n)
-      step(std::true_type(), n);
-    for (; n < tile.walk.count; ++n) step(std::false_type(), n);
+    }
     ptx::CopyAsyncWait<0>();
   }
 
@@ -245,12 +238,13 @@ class ForwardV2 {
   }
 
   // Everything between the product and the softmax, for the rows of block m.
-  template <bool kMasked, int kCount>
+  template <int kCount>
   __device__ __forceinline__ static void Scores(const ForwardParams& params, const QTile& tile,
                                                 int m, int n, float (&S)[kCount]) {
-    if constexpr (!Traits::kPlain) {
-      ScoreStage<kType>(params, tile.sequence, Place(tile, m, n), n < tile.walk.masked, S);
-    } else if constexpr (kMasked) {
+    const bool masked = n < tile.walk.masked;
+    if (!Traits::kPlain) {
+      ScoreStage<kType>(params, tile.sequence, Place(tile, m, n), masked, S);
+    } else if (masked) {
       HideOutside(TileInterval::Make(tile.sequence.mask, tile.row_begin,
                                      tile.walk.At(n) * std::int64_t{Traits::kTileKV}),
                   WarpIndex() * kWarpRows + 16 * m + FragmentRow(), 0, S);
