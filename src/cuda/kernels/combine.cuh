@@ -72,8 +72,8 @@ struct Combine {
 
 #ifdef __CUDACC__
 
-// Scratch for the partial results of `num_splits` pieces, or with one piece for V1's running O.
-inline std::size_t PartialBytes(const ForwardParams& params) {
+// See instances/forward_v2.h.
+std::size_t PartialBytes(const ForwardParams& params) {
   return static_cast<std::size_t>(params.num_splits * PartialRows(params) *
                                   (params.head_dim_v + 1)) *
          sizeof(float);
@@ -84,8 +84,7 @@ __global__ void __launch_bounds__(Combine::kWarps * 32)
   Combine::Run(params);
 }
 
-// Reads params.partial_o and params.partial_lse, writes params.o and params.lse.
-inline cudaError_t LaunchCombine(const ForwardParams& params, cudaStream_t stream) {
+cudaError_t LaunchCombine(const ForwardParams& params, cudaStream_t stream) {
   const std::int64_t blocks = (PartialRows(params) + Combine::kWarps - 1) / Combine::kWarps;
   if (blocks == 0) return cudaSuccess;
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;

@@ -327,30 +327,56 @@ class ForwardV1 {
     }
   }
 
-  // What slow memory holds at the end, as the caller wants it: O in its dtype, lse, m and l. A warp
-  // takes a row, and computes it again if a hidden NaN came into it.
+  // What slow memory holds at the end, as the caller wants it: O in its dtype, lse, m and l.
   __device__ static void WriteResults(const ForwardParams& params, const HeadV1& here) {
+    const std::int64_t step = Traits::kWarps * kRowsAtOnce;
+    for (std::int64_t i0 = WarpIndex() * kRowsAtOnce; i0 < here.sequence.seqlen_q; i0 += step) {
+      WriteRows(params, here, i0);
+    }
+  }
+
+  // Some rows by a warp; a lane has m and l of one of them. A row is computed again if a hidden NaN
+  // came into it.
+  static constexpr int kRowsAtOnce = 1024 / Traits::kHeadDim;
+  __device__ __forceinline__ static void WriteRows(const ForwardParams& params, const HeadV1& here,
+                                                   std::int64_t i0) {
     const Sequence& sequence = here.sequence;
-    for (std::int64_t i = WarpIndex(); i < sequence.seqlen_q; i += Traits::kWarps) {
+    const std::int64_t left = sequence.seqlen_q - i0;
+    const int rows = left < kRowsAtOnce ? static_cast<int>(left) : kRowsAtOnce;
+    float O[kRowsAtOnce][Traits::kHeadDim / 32] = {};
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+#pragma unroll
+      for (int c = 0; c < Traits::kHeadDim / 32; ++c) {
+        const int col = 32 * c + LaneIndex();
+        if (r < rows && col < params.head_dim_v) O[r][c] = here.O(params, i0 + r)[col];
+      }
+    }
+    float lse = kMinusInf;
+    if (LaneIndex() < rows) {
+      const std::int64_t i = i0 + LaneIndex();
       const float max = here.RowMax(params, i);
-      const float lse = LogSumExp(max, here.RowSum(params, i));
-      char* const target = params.o.Row(here.batch, sequence.q_begin + i, here.head);
-      const auto store = [&](int col, float value) {
-        StoreElement<kType>(target, params.o.dtype, col, value);
-      };
-      const float* O = here.O(params, i);
-      bool finite = true;
-      for (int col = LaneIndex(); col < params.head_dim_v; col += 32) {
-        store(col, O[col]);
-        finite = finite && O[col] * 0.0f == 0.0f;
-      }
-      if (!__all_sync(kAllLanes, finite)) {
-        RepairRow<kType>(params, sequence, here.batch, here.head, i, {0, sequence.seqlen_k}, lse,
-                         store);
-      }
-      if (LaneIndex() != 0) continue;
+      lse = LogSumExp(max, here.RowSum(params, i));
       here.RowMax(params, i) = max * kLn2;
       if (params.lse) params.lse.At(here.batch, here.head, sequence.q_begin + i) = lse;
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      if (r >= rows) break;
+      char* const target = params.o.Row(here.batch, sequence.q_begin + i0 + r, here.head);
+      bool finite = true;
+#pragma unroll
+      for (int c = 0; c < Traits::kHeadDim / 32; ++c) {
+        const int col = 32 * c + LaneIndex();
+        finite = finite && O[r][c] * 0.0f == 0.0f;
+        if (col < params.head_dim_v) StoreElement<kType>(target, params.o.dtype, col, O[r][c]);
+      }
+      if (!__all_sync(kAllLanes, finite)) {
+        RepairRow<kType>(params, sequence, here.batch, here.head, i0 + r, {0, sequence.seqlen_k},
+                         __shfl_sync(kAllLanes, lse, r), [&](int col, float value) {
+                           StoreElement<kType>(target, params.o.dtype, col, value);
+                         });
+      }
     }
   }
 };
@@ -379,8 +405,7 @@ cudaError_t LaunchForwardV1(const ForwardParams& params, cudaStream_t stream) {
                           arguments, kBytes, stream);
 }
 
-// Needs params.partial_o (float32 [PartialRows, head_dim_v], aligned to 16 bytes), row_max and
-// row_sum; takes no pages and no pieces.
+// For what it needs see instances/forward_v1.h.
 template <DType kType, int kHeadDim>
 cudaError_t LaunchForwardV1(const ForwardParams& params, cudaStream_t stream) {
   return params.plain() && params.aligned

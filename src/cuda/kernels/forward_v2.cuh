@@ -347,7 +347,7 @@ cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
   return cudaLaunchKernel(kernel, dim3(blocks), dim3(Traits::kThreads), arguments, kBytes, stream);
 }
 
-// With num_splits > 1, LaunchCombine is to follow.
+// For what it needs see instances/forward_v2.h.
 template <DType kType, int kHeadDim>
 cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
   constexpr int kTileKV = ForwardV2ConfigFor(kHeadDim).tile_kv;
