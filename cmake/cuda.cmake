@@ -18,7 +18,7 @@ add_custom_command(
   OUTPUT ${FLASHWOK_WGMMA}
   COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/generated/cuda/ptx
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/generate_wgmma.py ${FLASHWOK_WGMMA}
-          64 80 96 128 176 192 256
+          64 80 96 112 128 144 160 176 192 256
   DEPENDS ${PROJECT_SOURCE_DIR}/tools/generate_wgmma.py)
 
 file(GLOB FLASHWOK_CUDA_SOURCES CONFIGURE_DEPENDS cuda/*.cc cuda/instances/*.cu)

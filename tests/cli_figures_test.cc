@@ -252,7 +252,7 @@ TEST_F(CliTest, InfoListsEveryKernelAndPlans) {
   const json document = RunJson("info --shape 1,65536,65536,1,1,64 --algorithm standard");
   EXPECT_EQ(document["kernels"].size(), Kernels().size());
   EXPECT_EQ(document["version"], Version());
-  EXPECT_NE(document["plans"][0]["refused"].get<std::string>().find("32 GiB"), std::string::npos);
+  EXPECT_NE(document["plans"][0]["refused"].get<std::string>().find("32.0 GiB"), std::string::npos);
   EXPECT_FALSE(document["plans"][0]["rejections"].empty());
   const Outcome text = Run("info");
   for (const KernelInfo& kernel : Kernels()) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "common/dtype.h"
 #include "io/tensor_file.h"
 #include "lib/command.h"
 #include "lib/options.h"
@@ -142,6 +143,33 @@ TEST_F(CliTest, VerifyTakesEveryFeature) {
   EXPECT_TRUE(json["verdicts"][0].contains("refused"));
 }
 
+// D = rowsum(dO * O) has the rounding of O, which the gradients of a row of one key consist of.
+TEST_F(CliTest, VerifyJudgesGradientsByTheGivenO) {
+  for (const char* dtype : {"bfloat16", "float16", "float32"}) {
+    for (const char* options : {"--shape 1,64,1,2,1,64", "--shape 1,64,1,2,1,64 --dropout-p 0.4",
+                                "--shape 2,40,40,2,2,64 --window 0,0 --dropout-p 0.6"}) {
+      const std::string problem = std::string(options) + " --backward --dtype " + dtype;
+      const Outcome verify = Run("verify " + problem);
+      EXPECT_EQ(verify.code, 0) << problem << "\n" << verify.out << verify.err;
+    }
+  }
+  const std::string problem = " --shape 1,64,1,2,1,64 --dropout-p 0.4 --dtype bfloat16";
+  const auto compared = RunJson("compare --backward --repeats 1" + problem);
+  for (const auto& algorithm : compared["passes"][1]["algorithms"]) {
+    EXPECT_LT(algorithm["errors"]["dq"]["max_error"].get<double>(), 1e-3);
+  }
+  RunJson("run --backward -o " + Path("o.safetensors") + problem);
+  std::vector<io::HostTensor> results;
+  for (const char* name : {"o", "lse", "dq"}) results.push_back(Read(Path("o.safetensors"), name));
+  float dq = LoadAsFloat(results[2].data(), DType::kBFloat16, 0);
+  StoreFromFloat(results[2].data(), DType::kBFloat16, 0, dq + 0.001f);
+  ASSERT_TRUE(io::WriteTensors(Path("bad.safetensors"),
+                               {{"o", &results[0]}, {"lse", &results[1]}, {"dq", &results[2]}})
+                  .ok());
+  EXPECT_EQ(Run("verify --result " + Path("o.safetensors") + problem).code, 0);
+  EXPECT_EQ(Run("verify --result " + Path("bad.safetensors") + problem).code, 1);
+}
+
 // Commands that are refused, each with words that its one line must hold.
 struct Refusal {
   std::string arguments;
@@ -206,7 +234,7 @@ TEST_F(CliBadInputTest, Options) {
       {made + "--dropout-p 1", {"dropout_p", "1"}},
       {made + "--threads -1", {"num_threads", "-1", "4096"}},
       {made + "--tile-q 5000", {"tile_q", "5000"}},
-      {made + "--workspace-limit 1KiB", {"workspace_limit"}},
+      {made + "--workspace-limit 1KiB", {"workspace_limit, 1 KiB"}},
       {made + "--workspace-limit much", {"--workspace-limit", "much"}},
       {made + "--head-dim 257", {"head_dim", "257", "256"}},
       {made + "--heads 3 --heads-kv 2", {"num_heads_kv", "2", "3"}},
@@ -214,8 +242,40 @@ TEST_F(CliBadInputTest, Options) {
       {"run --seqlen 32 -o " + Path("no/o.npz"), {"--output", "no/o.npz"}},
       {"run --shape 1,2", {"--shape", "1,2", "BATCH"}},
       {"run --shape 1,2147483647,8,64,64,256", {"--shape", "TiB"}},
-      {"run --seqlen 65536 --heads 1 --algorithm standard", {"32 GiB", "16 GiB"}},
+      {"run --seqlen 65536 --heads 1 --algorithm standard", {"32.0 GiB", "16 GiB"}},
   });
+}
+
+// Neither wrapped nor brought to the nearest number.
+TEST_F(CliBadInputTest, NumbersBeyondTheirType) {
+  const std::string huge = "99999999999999999999";
+  std::vector<Refusal> refusals = {
+      {"run --seqlen 8 --seed=-1", {"--seed", "'-1'", "from 0 to 18446744073709551615"}},
+      {"run --seqlen 8 --seed 4611686018427387904", {"--seed", "4611686018427387903"}},
+      {"run --seqlen 8 --window " + huge + ",0", {"--window", huge, "9223372036854775807"}},
+      {"run --seqlen 8 --window=0,-" + huge, {"--window", huge, "-9223372036854775808"}},
+      {"run --shape 1," + huge + ",8,1,1,8", {"--shape", huge, "9223372036854775807"}},
+      {"run --seqlen 8 --seqused-k 4294967300", {"--seqused-k", "4294967300", "32"}},
+      {"compare --sweep 1:" + huge, {"--sweep", huge, "9223372036854775807"}},
+      {"compare --seqlen 8 --repeats 4294967297", {"--repeats", "4294967297", "2147483647"}},
+      {"bench --quick --rounds 4294967297", {"--rounds", "4294967297", "2147483647"}},
+      {"bench --quick --threads=-5", {"--threads", "-5", "0"}},
+      {"info --batch 4611686018427387904 --seqlen 4 --cu-seqlens-q 0,4 --cu-seqlens-k 0,4",
+       {"4611686018427387904", "2147483647"}},
+  };
+  for (const char* flag : {"--dropout-seed", "--dropout-offset"}) {
+    refusals.push_back({std::string("run --seqlen 8 ") + flag + "=-1", {flag, "'-1'", "from 0"}});
+  }
+  for (const char* flag : {"--threads", "--tile-q", "--tile-kv", "--num-splits"}) {
+    refusals.push_back({std::string("run --seqlen 8 ") + flag + " 4294967297",
+                        {flag, "4294967297", "2147483647"}});
+  }
+  for (const char* flag : {"--batch", "--seqlen", "--seqlen-q", "--seqlen-k", "--heads",
+                           "--heads-kv", "--head-dim", "--head-dim-v"}) {
+    refusals.push_back({std::string("run ") + flag + " " + huge, {flag, huge}});
+  }
+  Expect(refusals);
+  EXPECT_EQ(RunJson("info --seqlen 010")["problem"], RunJson("info --seqlen 10")["problem"]);
 }
 
 TEST_F(CliBadInputTest, Commands) {
@@ -228,8 +288,13 @@ TEST_F(CliBadInputTest, Commands) {
       {"compare --sweep --picture x.gif", {"--picture", "x.gif", ".svg"}},
       {"compare --sweep --picture " + Path("no/x.png"), {"--picture", "no/x.png"}},
       {"verify --seqlen 32 --kernel cpu_forward_v9", {"--kernel", "cpu_forward_v9"}},
+      {"verify --seqlen 8 --kernel cpu_forward_v2 --algorithm v3", {"cpu_forward_v2", "v2", "v3"}},
+      {"run --seqlen 8 --kernel cpu_forward_v2 --algorithm v3", {"cpu_forward_v2", "v2", "v3"}},
       {"verify --shape 1,8192,8192,1,1,8 --backward", {"too many"}},
       {"trace --seqlen 32 -o " + Path("no/t"), {"--output", "no/t"}},
+      {"trace --seqlen 32 -o " + Path("t") + " --chrome " + Path("../") +
+           folder_.filename().string() + "/t",
+       {"--chrome", "/t'", "--output"}},
       {"bench --quick --rounds 0", {"--rounds", "0", "1"}},
       {"bench --quick --peer-torch python3 --sources " + Path("no"), {"--sources", "no"}},
       {"info --shape 1,8,8,1,1,257", {"head_dim", "257", "256"}},

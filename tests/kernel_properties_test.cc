@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common/dtype.h"
@@ -155,13 +157,44 @@ TEST(Limits, StandardIsRefusedWithItsFigure) {
   problem.algorithm = Algorithm::kStandard;
   const PlanResult plan = Plan(problem, Pass::kForward);
   EXPECT_EQ(plan.status.code(), StatusCode::kOutOfMemory);
-  EXPECT_NE(plan.status.message().find("32 GiB"), std::string::npos) << plan.status.message();
+  EXPECT_NE(plan.status.message().find("32.0 GiB"), std::string::npos) << plan.status.message();
   for (Algorithm algorithm : {Algorithm::kV1, Algorithm::kV2, Algorithm::kV3}) {
     problem.algorithm = algorithm;
     const PlanResult flash = Plan(problem, Pass::kForward);
     EXPECT_TRUE(flash.status.ok()) << flash.status.message();
     EXPECT_LT(flash.workspace_bytes, std::size_t{64} << 20);
   }
+}
+
+TEST(Limits, FiguresHaveAFittingUnit) {
+  Problem problem;
+  problem.q = problem.k = problem.v = Tensor::Contiguous(nullptr, DType::kFloat32, {1, 512, 1, 64});
+  problem.algorithm = Algorithm::kStandard;
+  Execution execution;
+  execution.num_threads = 1;
+  for (const auto& [limit, text] :
+       {std::pair{std::size_t{0}, "0 B"}, std::pair{std::size_t{1000}, "1000 B"},
+        std::pair{std::size_t{3} << 9, "1.50 KiB"}, std::pair{std::size_t{1} << 20, "1 MiB"}}) {
+    execution.workspace_limit = limit;
+    const std::string message = Plan(problem, Pass::kForward, execution).status.message();
+    EXPECT_TRUE(message.ends_with(std::string("above workspace_limit, ") + text)) << message;
+    EXPECT_NE(message.find(" MiB of scratch memory"), std::string::npos) << message;
+  }
+}
+
+TEST(Limits, AKernelIsOfItsAlgorithm) {
+  Problem problem;
+  problem.q = problem.k = problem.v = Tensor::Contiguous(nullptr, DType::kFloat32, {1, 8, 1, 64});
+  Execution execution;
+  execution.kernel = "cpu_forward_v2";
+  EXPECT_EQ(Plan(problem, Pass::kForward, execution).kernel, execution.kernel);
+  problem.algorithm = Algorithm::kV3;
+  EXPECT_EQ(Plan(problem, Pass::kForward, execution).status.message(),
+            "kernel: cpu_forward_v2 is of algorithm v2, but v3 was asked for");
+  EXPECT_EQ(Plan(problem, Pass::kBackward, execution).kernel, "cpu_backward_v3");
+  execution.kernel = "cpu_forward_v9";
+  EXPECT_EQ(Plan(problem, Pass::kForward, execution).status.message(),
+            "kernel: 'cpu_forward_v9' is not in the registry");
 }
 
 std::vector<KernelInfo> ForwardKernels() {

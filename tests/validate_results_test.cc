@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/valid_problems.h"
@@ -203,10 +204,91 @@ TEST(ValidatePointers, Pages) {
   EXPECT_TRUE(ValidatePointers(p).ok());
 }
 
+// Tensors beside each other in one block of memory that nothing reads.
+class Memory {
+ public:
+  void Place(Tensor& tensor) {
+    tensor.data = data_.data() + used_;
+    used_ += static_cast<std::size_t>(tensor.num_elements());
+    ASSERT_LE(used_, data_.size());
+  }
+
+ private:
+  std::vector<float> data_ = std::vector<float>(std::size_t{1} << 18);
+  std::size_t used_ = 0;
+};
+
+Call PlacedCall(Memory& memory) {
+  Call c = BaseCall();
+  BackwardInput& in = c.input;
+  for (Tensor* tensor : {&c.problem.q, &c.problem.k, &c.problem.v, &c.problem.bias, &in.o, &in.lse,
+                         &in.dout, &in.dlse, &in.row_max, &in.row_sum, &c.gradients.dq,
+                         &c.gradients.dk, &c.gradients.dv, &c.gradients.dbias}) {
+    memory.Place(*tensor);
+  }
+  c.output = {in.o, in.lse, in.row_max, in.row_sum};
+  return c;
+}
+
+TEST(ValidateOverlap, Refusals) {
+  const auto refuse = [](const Spoil& spoil, const std::string& forward,
+                         const std::string& backward) {
+    Memory memory;
+    Call c = PlacedCall(memory);
+    ASSERT_EQ(ValidateOverlap(c.problem, c.output, c.input.dout).message(), "");
+    ASSERT_EQ(ValidateOverlap(c.problem, c.input, c.gradients).message(), "");
+    spoil(c);
+    const auto message = [](const std::string& pair) {
+      return pair.empty() ? "" : pair + " in memory, must be apart from it";
+    };
+    EXPECT_EQ(ValidateOverlap(c.problem, c.output, c.input.dout).message(), message(forward));
+    EXPECT_EQ(ValidateOverlap(c.problem, c.input, c.gradients).message(), message(backward));
+  };
+  refuse([](Call& c) { c.output.o.data = c.problem.q.data; }, "o: overlaps q", "");
+  refuse([](Call& c) { c.output.lse.data = c.output.o.data; }, "lse: overlaps o", "");
+  refuse([](Call& c) { c.output.row_sum.data = c.output.row_max.data; },
+         "row_sum: overlaps row_max", "");
+  refuse([](Call& c) { c.output.o.data = c.input.dout.data; }, "o: overlaps dout", "");
+  refuse([](Call& c) { c.gradients.dq.data = c.problem.q.data; }, "", "dq: overlaps q");
+  refuse([](Call& c) { c.gradients.dv.data = c.gradients.dk.data; }, "", "dv: overlaps dk");
+  refuse([](Call& c) { c.gradients.dbias.data = c.problem.bias.data; }, "", "dbias: overlaps bias");
+  refuse([](Call& c) { c.gradients.dq.data = c.input.dout.data; }, "", "dq: overlaps dout");
+}
+
+TEST(ValidateOverlap, TheCallsRefuse) {
+  std::vector<float> data(4096);
+  float* next = data.data();
+  const auto rows = [&](float* at) {
+    return Tensor::Contiguous(at, DType::kFloat32, {1, 4, 2, 8});
+  };
+  const auto take = [&] { return std::exchange(next, next + 64); };
+  Problem p;
+  p.q = rows(take());
+  p.k = rows(take());
+  p.v = rows(take());
+  ForwardOutput output{
+      rows(take()), Tensor::Contiguous(take(), DType::kFloat32, {1, 2, 4}), {}, {}};
+  BackwardInput input;
+  input.o = output.o;
+  input.lse = output.lse;
+  input.dout = rows(take());
+  Gradients gradients{rows(take()), rows(take()), rows(take()), {}};
+  ASSERT_TRUE(ForwardBackward(p, output, input.dout, gradients).ok());
+  ForwardOutput over_q = output;
+  over_q.o = p.q;
+  EXPECT_EQ(Forward(p, over_q).code(), StatusCode::kInvalidArgument);
+  ForwardOutput over_dout = output;
+  over_dout.o = input.dout;
+  EXPECT_EQ(ForwardBackward(p, over_dout, input.dout, gradients).code(),
+            StatusCode::kInvalidArgument);
+  gradients.dv = gradients.dk;
+  EXPECT_EQ(Backward(p, input, gradients).code(), StatusCode::kInvalidArgument);
+}
+
 TEST(ValidateMerge, Refusals) {
   std::vector<float> data(64);
   const Tensor o = Tensor::Contiguous(data.data(), DType::kFloat32, {1, 3, 2, 4});
-  const Tensor lse = Tensor::Contiguous(data.data(), DType::kFloat32, {1, 2, 3});
+  const Tensor lse = Tensor::Contiguous(data.data() + 32, DType::kFloat32, {1, 2, 3});
   EXPECT_EQ(ValidateMerge(o, lse, o, lse, o, lse).message(), "");
   Tensor other = o;
   other.shape[1] = 2;
@@ -218,6 +300,7 @@ TEST(ValidateMerge, Refusals) {
             "lse: dtype is int32, must be float32");
   other = o;
   other.strides[1] = 0;
+  other.data = data.data() + 48;
   EXPECT_EQ(ValidateMerge(other, lse, o, lse, o, lse).message(), "");
   EXPECT_EQ(ValidateMerge(o, lse, o, lse, other, lse).message(),
             "o: strides[1] is 0 over 3 elements, must not be 0 in an output");
@@ -225,6 +308,28 @@ TEST(ValidateMerge, Refusals) {
   other.data = nullptr;
   EXPECT_EQ(ValidateMerge(o, lse, other, lse, o, lse).message(),
             "o_b: data is null, must point to 24 elements");
+}
+
+TEST(ValidateMerge, InPlaceOrApart) {
+  std::vector<float> data(128);
+  const auto rows = [&](int at) {
+    return Tensor::Contiguous(data.data() + at, DType::kFloat32, {1, 3, 2, 4});
+  };
+  const auto scalars = [&](int at) {
+    return Tensor::Contiguous(data.data() + at, DType::kFloat32, {1, 2, 3});
+  };
+  const auto message = [&](int o, int lse) {
+    return ValidateMerge(rows(0), scalars(24), rows(30), scalars(54), rows(o), scalars(lse))
+        .message();
+  };
+  EXPECT_EQ(message(0, 24), "");
+  EXPECT_EQ(message(30, 54), "");
+  EXPECT_EQ(message(60, 84), "");
+  EXPECT_EQ(message(60, 83), "lse: overlaps o in memory, must be apart from it");
+  EXPECT_EQ(message(61, 54), "");
+  EXPECT_EQ(message(4, 90), "o: overlaps o_a in memory, must be apart from it");
+  EXPECT_EQ(message(53, 90), "o: overlaps o_b in memory, must be apart from it");
+  EXPECT_EQ(message(60, 25), "lse: overlaps lse_a in memory, must be apart from it");
 }
 
 }  // namespace

@@ -36,6 +36,12 @@ __device__ __forceinline__ void WgmmaHold(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// What led to x >= 0 comes before this point in the machine code too: otherwise ptxas moves waits up
+// past arithmetic that is to run under the products waited for.
+__device__ __forceinline__ void WgmmaAfter(float x) {
+  asm volatile("{ .reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p trap; }" ::"f"(x) : "memory");
+}
+
 // d = a b + (accumulate ? d : 0). a and b are descriptors of shared memory, or a is in registers
 // laid out as Mma16816's, each warp holding 16 rows; d too, over n / 8 blocks of 8 columns.
 // kTransposed: b lies in memory with n contiguous, else with k.

@@ -127,7 +127,10 @@ int Execute(const Options& options) {
   if (options.rounds < 1) {
     throw BadInput(fmt::format("--rounds: is {}, must be at least 1", options.rounds));
   }
-  RequireFolder("--output", options.output);
+  if (options.threads < 0) {
+    throw BadInput(fmt::format("--threads: is {}, must be from 0", options.threads));
+  }
+  RequireOutputs({{"--output", options.output}});
   const std::vector<BenchProblem> problems = Problems(options);
   Bench bench(PeerCommand(options), options.rounds);
   std::vector<Json> cells;
@@ -160,8 +163,8 @@ Command AddBench(CLI::App& root) {
   app->add_option("--output,-o", options->output, "Write the record (fw-bench/1)")
       ->type_name("FILE");
   app->add_flag("--quick", options->quick, "A few small problems");
-  app->add_option("--rounds", options->rounds,
-                  "Timed rounds a problem, of which the median is kept")
+  AddOption(*app, "--rounds", options->rounds,
+            "Timed rounds a problem, of which the median is kept")
       ->capture_default_str();
   app->add_option("--peer-torch", options->peer_python,
                   "Time PyTorch in turn with ours, by this Python that has torch")
@@ -169,7 +172,7 @@ Command AddBench(CLI::App& root) {
   app->add_option("--sources", options->sources, "The source tree, for its hash and tools/")
       ->type_name("DIR")
       ->capture_default_str();
-  app->add_option("--threads", options->threads, "0: one and all cores in turn")
+  AddOption(*app, "--threads", options->threads, "0: one and all cores in turn")
       ->capture_default_str();
   app->add_flag("--backward", options->backward, "With a shape: the backward pass too");
   app->add_flag("--json", options->json, "One JSON document on standard output");

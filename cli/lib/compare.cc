@@ -198,7 +198,7 @@ int Execute(const Options& options) {
   if (!options.picture.empty()) {
     if (!options.sweep) throw BadInput("--picture: is given without --sweep, which it draws");
     RequirePicture(options.picture);
-    RequireFolder("--picture", options.picture);
+    RequireOutputs({{"--picture", options.picture}});
   }
   if (options.sweep) return Sweep(options);
   const Workload workload(options.workload, options.backward ? Pass::kBackward : Pass::kForward);
@@ -222,7 +222,7 @@ Command AddCompare(CLI::App& root) {
   CLI::App* app = root.add_subcommand("compare", "All four algorithms on one problem, in a table");
   auto options = std::make_shared<Options>();
   app->add_flag("--backward", options->backward, "Also the backward pass");
-  app->add_option("--repeats", options->repeats, "Timed runs, of which the median is shown")
+  AddOption(*app, "--repeats", options->repeats, "Timed runs, of which the median is shown")
       ->capture_default_str();
   app->add_flag("--no-oracle", options->no_oracle, "Leave out the float64 check");
   app->add_option_function<std::string>(

@@ -1,8 +1,5 @@
 #include "lib/options.h"
 
-#include <fmt/format.h>
-
-#include <charconv>
 #include <cmath>
 #include <utility>
 
@@ -44,7 +41,7 @@ void AddTensorOptions(CLI::App& app, WorkloadOptions* options) {
 
 void AddShapeOptions(CLI::App& app, WorkloadOptions* options) {
   const auto add = [&](const char* flag, auto& value, const char* help) {
-    return app.add_option(flag, value, help)->group("Synthetic tensors, N(0, 1)");
+    return AddOption(app, flag, value, help)->group("Synthetic tensors, N(0, 1)");
   };
   add("--shape", options->shape, "BATCH,SEQLEN_Q,SEQLEN_K,HEADS,HEADS_KV,HEAD_DIM[,HEAD_DIM_V]")
       ->type_name("SHAPE");
@@ -64,7 +61,7 @@ void AddShapeOptions(CLI::App& app, WorkloadOptions* options) {
 
 void AddProblemOptions(CLI::App& app, WorkloadOptions* options) {
   const auto add = [&](const char* flag, auto& value, const char* help) {
-    return app.add_option(flag, value, help)->group("Problem");
+    return AddOption(app, flag, value, help)->group("Problem");
   };
   add("--causal", options->causal, kCausalHelp)->capture_default_str();
   add("--window", options->window, "LEFT,RIGHT keys around the diagonal, inclusive; -1: unlimited")
@@ -80,14 +77,6 @@ void AddProblemOptions(CLI::App& app, WorkloadOptions* options) {
       ->capture_default_str();
   app.add_flag("--deterministic", options->deterministic, "The same gradient bits in every run")
       ->group("Problem");
-}
-
-template <typename T>
-std::optional<T> Parse(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 }  // namespace
@@ -132,7 +121,7 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions* options) {
 
 void AddRunOptions(CLI::App& app, RunOptions* options, bool with_algorithm) {
   const auto add = [&](const char* flag, auto& value, const char* help) {
-    return app.add_option(flag, value, help)->capture_default_str()->group("Execution");
+    return AddOption(app, flag, value, help)->capture_default_str()->group("Execution");
   };
   if (with_algorithm) add("--algorithm", options->algorithm, "auto, standard, v1, v2 or v3");
   add("--device", options->device, "cpu");
@@ -185,12 +174,12 @@ DType ParseDType(const std::string& flag, const std::string& text) {
 }
 
 std::int64_t ParseInt(const std::string& flag, std::string_view text) {
-  if (const auto value = Parse<std::int64_t>(text)) return *value;
-  throw BadInput(fmt::format("{}: is '{}', must be a whole number", flag, text));
+  if (const auto value = ParseNumber<std::int64_t>(text)) return *value;
+  throw BadInput(fmt::format("{}: {}", flag, NotWhole<std::int64_t>(text)));
 }
 
 float ParseFloat(const std::string& flag, std::string_view text) {
-  if (const auto value = Parse<float>(text)) return *value;
+  if (const auto value = ParseNumber<float>(text)) return *value;
   throw BadInput(fmt::format("{}: is '{}', must be a number", flag, text));
 }
 
@@ -200,7 +189,7 @@ std::size_t ParseBytes(const std::string& flag, const std::string& text) {
       {"TiB", 0x1p40}, {"K", 0x1p10}, {"M", 0x1p20},   {"G", 0x1p30},   {"T", 0x1p40},
       {"KB", 1e3},     {"MB", 1e6},   {"GB", 1e9},     {"TB", 1e12}};
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
-  const auto value = Parse<double>(std::string_view(text).substr(0, digits));
+  const auto value = ParseNumber<double>(std::string_view(text).substr(0, digits));
   const std::size_t unit = std::min(text.find_first_not_of(' ', digits), text.size());
   const auto found = units.find(text.substr(unit));
   if (value && found != units.end() && *value * found->second < 0x1p63) {

@@ -1,11 +1,17 @@
 // The flags that the commands share: which tensors, which problem, how to run it.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "flashwok/attention.h"
@@ -59,6 +65,50 @@ struct RunOptions {
   std::string kernel;
   int tile_kv = 0;
 };
+
+// The number that all of `text` spells in decimal; nothing when T cannot hold it.
+template <typename T>
+std::optional<T> ParseNumber(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// What is wrong with a text that is no T.
+template <typename T>
+std::string NotWhole(std::string_view text) {
+  return fmt::format("is '{}', must be a whole number from {} to {}", text,
+                     std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
+}
+
+template <typename Option>
+struct NumberOf {  // of one or several optional ones
+  using Type = Option;
+};
+template <typename T>
+struct NumberOf<std::optional<T>> : NumberOf<T> {};
+template <typename T>
+struct NumberOf<std::vector<T>> : NumberOf<T> {};
+
+// app.add_option, but what an integer cannot hold is refused; CLI11 wraps it or takes the nearest.
+template <typename Option>
+CLI::Option* AddOption(CLI::App& app, const std::string& flag, Option& value,
+                       const std::string& help) {
+  CLI::Option* option = app.add_option(flag, value, help);
+  using Number = typename NumberOf<Option>::Type;
+  if constexpr (std::is_integral_v<Number>) {
+    option->transform(CLI::Validator(
+        [](std::string& text) {
+          const std::optional<Number> number = ParseNumber<Number>(text);
+          if (!number) return NotWhole<Number>(text);
+          text = std::to_string(*number);  // without zeros, which CLI11 takes for octal
+          return std::string();
+        },
+        ""));
+  }
+  return option;
+}
 
 void AddWorkloadOptions(CLI::App& app, WorkloadOptions* options);
 // `with_algorithm`: false for the commands that go through all of them.

@@ -22,20 +22,36 @@ constexpr std::int64_t kSampledHeads = 8;
 // Sums over the elements of one result.
 class Accumulator {
  public:
-  void Add(const Tensor& got, const std::vector<double>& exact, const std::vector<double>& plain) {
+  void Add(const Tensor& got, const std::vector<double>& exact) {
+    if (!got.present()) return;
     std::size_t index = 0;
     std::array<std::int64_t, Tensor::kMaxRank> at{};
     for (; index < exact.size(); ++index) {
       std::int64_t offset = 0;
       for (int axis = 0; axis < got.rank; ++axis) offset += at[axis] * got.strides[axis];
-      Element(LoadAsFloat(got.data, got.dtype, offset), exact[index],
-              plain.empty() ? exact[index] : plain[index]);
+      Element(LoadAsFloat(got.data, got.dtype, offset), exact[index]);
       for (int axis = got.rank - 1; axis >= 0 && ++at[axis] == got.shape[axis]; --axis) {
         at[axis] = 0;
       }
     }
     dtype_ = got.dtype;
     count_ += static_cast<double>(index);
+  }
+
+  // `plain`: what a rougher computation makes of `exact`; may be empty.
+  void AddPlain(const std::vector<double>& plain, const std::vector<double>& exact) {
+    for (std::size_t index = 0; index < plain.size(); ++index) {
+      plain_error_ = std::max(plain_error_, Distance(plain[index], exact[index]));
+    }
+  }
+
+  // After Add: as the plain computation errs at least, even where its steps cancel.
+  void AddRounding(const std::vector<double>& exact) {
+    for (double value : exact) {
+      if (std::isfinite(value)) {
+        plain_error_ = std::max(plain_error_, Rounding(dtype_) * std::abs(value));
+      }
+    }
   }
 
   Deviation Get(const std::string& name, DType input) const {
@@ -65,11 +81,10 @@ class Accumulator {
     return std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance;
   }
 
-  void Element(double got, double exact, double plain) {
+  void Element(double got, double exact) {
     const double error = Distance(got, exact);
     max_error_ = std::max(max_error_, error);
     squares_ += error * error;
-    plain_error_ = std::max(plain_error_, Distance(plain, exact));
     if (std::isfinite(exact)) largest_ = std::max(largest_, std::abs(exact));
   }
 
@@ -103,14 +118,19 @@ Oracle::Oracle(const Problem& problem, const Tensor& dout, Pass pass, bool with_
   } else {
     ChooseBackward();
   }
+  ForEachPart([&](std::size_t index) { Compute(&parts_[index]); });
+}
+
+template <typename Function>
+void Oracle::ForEachPart(const Function& function) const {
   double pairs = 0.0;
   for (const Part& part : parts_) pairs += part.slice.pairs();
   Progress progress("float64 oracle", pairs);
   ParallelFor(HardwareThreads(), static_cast<std::int64_t>(parts_.size()),
-              [&](int, std::int64_t index) {
-                Part& part = parts_[static_cast<std::size_t>(index)];
-                Compute(&part);
-                progress.Add(part.slice.pairs());
+              [&](int, std::int64_t number) {
+                const auto index = static_cast<std::size_t>(number);
+                function(index);
+                progress.Add(parts_[index].slice.pairs());
               });
 }
 
@@ -166,28 +186,54 @@ void Oracle::ChooseBackward() {
 
 void Oracle::Compute(Part* part) const {
   const Problem problem = part->slice.Of(problem_);
-  part->forward = reference::Forward(problem);
-  if (with_plain_) part->plain_forward = reference::PlainForward(problem);
-  if (pass_ == Pass::kForward) return;
   const Tensor dout = part->slice.Queries(dout_);
-  part->backward = reference::Backward(problem, dout);
-  if (with_plain_) part->plain_backward = reference::PlainBackward(problem, dout);
+  const bool backward = pass_ == Pass::kBackward;
+  part->forward = reference::Forward(problem);
+  if (backward) part->backward = reference::Backward(problem, dout);
+  if (!with_plain_) return;
+  part->plain_forward = reference::PlainForward(problem);
+  if (!backward) return;
+  part->plain_backward = reference::PlainBackward(problem, dout);
+  part->narrow_d = reference::Backward(problem, dout, {}, {}, true);
+}
+
+// Of every part; a float32 O is near enough to the oracle's own.
+std::vector<reference::BackwardResult> Oracle::BackwardFrom(const Tensor& o) const {
+  std::vector<reference::BackwardResult> results(parts_.size());
+  const bool narrow = pass_ == Pass::kBackward && o.dtype != DType::kFloat32;
+  for (std::size_t i = 0; i < parts_.size() && !narrow; ++i) results[i] = parts_[i].backward;
+  if (!narrow) return results;
+  ForEachPart([&](std::size_t index) {
+    const Slice& slice = parts_[index].slice;
+    results[index] =
+        reference::Backward(slice.Of(problem_), slice.Queries(dout_), {}, slice.Queries(o));
+  });
+  return results;
 }
 
 std::vector<Deviation> Oracle::Compare(const ForwardOutput& output,
                                        const Gradients& gradients) const {
+  const std::vector<reference::BackwardResult> given = BackwardFrom(output.o);
   Accumulator o, lse, dq, dk, dv, dbias;
-  for (const Part& part : parts_) {
+  for (std::size_t index = 0; index < parts_.size(); ++index) {
+    const Part& part = parts_[index];
     const Slice& slice = part.slice;
-    const auto add = [](Accumulator& sum, const Tensor& got, const auto& exact, const auto& plain) {
-      if (got.present()) sum.Add(got, exact, plain);
+    o.Add(slice.Queries(output.o), part.forward.o);
+    o.AddPlain(part.plain_forward.o, part.forward.o);
+    lse.Add(slice.Lse(output.lse), part.forward.lse);
+    lse.AddPlain(part.plain_forward.lse, part.forward.lse);
+    const auto add = [&](Accumulator& sum, const Tensor& got, auto result) {
+      if (!got.present()) return;
+      sum.Add(got, given[index].*result);
+      sum.AddPlain(part.plain_backward.*result, part.backward.*result);
+      sum.AddPlain(part.narrow_d.*result, part.backward.*result);
+      if (with_plain_) sum.AddRounding(given[index].*result);
     };
-    add(o, slice.Queries(output.o), part.forward.o, part.plain_forward.o);
-    add(lse, slice.Lse(output.lse), part.forward.lse, part.plain_forward.lse);
-    add(dq, slice.Queries(gradients.dq), part.backward.dq, part.plain_backward.dq);
-    add(dk, slice.Keys(gradients.dk), part.backward.dk, part.plain_backward.dk);
-    add(dv, slice.Keys(gradients.dv), part.backward.dv, part.plain_backward.dv);
-    add(dbias, slice.Scores(gradients.dbias), part.backward.dbias, part.plain_backward.dbias);
+    using reference::BackwardResult;
+    add(dq, slice.Queries(gradients.dq), &BackwardResult::dq);
+    add(dk, slice.Keys(gradients.dk), &BackwardResult::dk);
+    add(dv, slice.Keys(gradients.dv), &BackwardResult::dv);
+    add(dbias, slice.Scores(gradients.dbias), &BackwardResult::dbias);
   }
   std::vector<Deviation> deviations;
   const DType input = problem_.q.dtype;

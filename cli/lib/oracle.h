@@ -25,7 +25,7 @@ struct Deviation {
 double MaxError(const std::vector<Deviation>& deviations);
 
 // The float64 results of a problem, or of parts of it when the whole would take long: computed
-// once, compared with as many kernels as one likes.
+// once, compared with as many kernels as one likes; only the gradients anew for each narrow O.
 class Oracle {
  public:
   // Pairs of a query and a key of the largest group of heads that it still starts on.
@@ -37,6 +37,7 @@ class Oracle {
   // What was computed: "every row", "8 of 64 heads, the last 256 rows of each", or empty: nothing.
   const std::string& coverage() const { return coverage_; }
 
+  // `gradients`, if any, are judged as those from `output`'s O.
   std::vector<Deviation> Compare(const ForwardOutput& output, const Gradients& gradients) const;
 
  private:
@@ -45,10 +46,15 @@ class Oracle {
     Slice slice;
     reference::ForwardResult forward, plain_forward;
     reference::BackwardResult backward, plain_backward;
+    reference::BackwardResult narrow_d;  // exact but for D in float32
   };
   void ChooseForward();
   void ChooseBackward();
+  // Calls function(index of a part) for every part, on all cores.
+  template <typename Function>
+  void ForEachPart(const Function& function) const;
   void Compute(Part* part) const;
+  std::vector<reference::BackwardResult> BackwardFrom(const Tensor& o) const;
 
   const Problem problem_;
   const Tensor dout_;

@@ -27,7 +27,7 @@ void RequireWritable(const std::string& path) {
     throw BadInput(
         fmt::format("--output: is '{}', must end in .safetensors, .npz or .npy (O alone)", path));
   }
-  RequireFolder("--output", path);
+  RequireOutputs({{"--output", path}});
 }
 
 void Write(const Results& results, const std::string& path) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <utility>
 
@@ -91,8 +92,11 @@ std::array<float, 4> Normals(std::uint64_t seed, std::uint64_t block) {
   return normals;
 }
 
-// Refuses what cannot fit, before the first allocation.
-void RequireMemory(std::initializer_list<std::array<std::int64_t, 4>> shapes, DType dtype) {
+constexpr std::uint64_t kMaxSeed = std::numeric_limits<std::uint64_t>::max() / 4;
+
+// Refuses what cannot fit, before the first allocation; the machine's memory only for `with_data`.
+void RequireMemory(std::initializer_list<std::array<std::int64_t, 4>> shapes, DType dtype,
+                   bool with_data) {
   double bytes = 0.0;
   for (const auto& shape : shapes) {
     double count = ItemSize(dtype);
@@ -107,7 +111,7 @@ void RequireMemory(std::initializer_list<std::array<std::int64_t, 4>> shapes, DT
   }
   const double memory =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (bytes > memory) {
+  if (with_data && bytes > memory) {
     throw BadInput(fmt::format("--shape: the tensors need {}, this machine has {} of memory",
                                FormatBytes(bytes), FormatBytes(memory)));
   }
@@ -122,7 +126,10 @@ void Workload::MakeAll(const WorkloadOptions& options, Pass pass) {
   const std::array<std::int64_t, 4> k{s.batch, s.seqlen_k, s.num_heads_kv, s.head_dim};
   const std::array<std::int64_t, 4> v{s.batch, s.seqlen_k, s.num_heads_kv, s.head_dim_v};
   const std::array<std::int64_t, 4> o{s.batch, s.seqlen_q, s.num_heads, s.head_dim_v};
-  if (with_data_) RequireMemory({q, k, v, o}, dtype);
+  RequireMemory({q, k, v, o}, dtype, with_data_);
+  if (options.seed > kMaxSeed) {
+    throw BadInput(fmt::format("--seed: is {}, must be from 0 to {}", options.seed, kMaxSeed));
+  }
   problem.q = Random(q, dtype, options.seed * 4);
   problem.k = Random(k, dtype, options.seed * 4 + 1);
   problem.v = Random(v, dtype, options.seed * 4 + 2);

@@ -4,30 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "lib/command.h"
 
 namespace flashwok::cli {
 namespace {
-
-std::string Scaled(double value, double base, const std::array<const char*, 6>& units) {
-  std::size_t unit = 0;
-  while (std::abs(value) >= base * 0.9995 && unit + 1 < units.size()) {
-    value /= base;
-    ++unit;
-  }
-  const double magnitude = std::abs(value);
-  const bool whole = unit == 0 || magnitude >= 99.95 || value == std::floor(value);
-  const int digits = whole ? 0 : magnitude >= 9.995 ? 1 : 2;
-  return fmt::format("{:.{}f} {}", value, digits, units[unit]);
-}
 
 // Code points, for text whose every character is one column wide.
 std::size_t Width(std::string_view text) {
@@ -36,10 +24,6 @@ std::size_t Width(std::string_view text) {
 }
 
 }  // namespace
-
-std::string FormatBytes(double bytes) {
-  return Scaled(bytes, 1024.0, {"B", "KiB", "MiB", "GiB", "TiB", "PiB"});
-}
 
 std::string FormatSeconds(double seconds) {
   if (seconds >= 100.0) return fmt::format("{:.0f} s", seconds);
@@ -101,11 +85,22 @@ void Table::Print() const {
 
 void PrintJson(const Json& document) { fmt::print("{}\n", document.dump(2)); }
 
-void RequireFolder(const std::string& flag, const std::string& path) {
-  if (path.empty()) return;
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  if (std::filesystem::is_directory(folder)) return;
-  throw BadInput(fmt::format("{}: is '{}', but {} is no folder", flag, path, folder.string()));
+void RequireOutputs(const std::vector<Output>& outputs) {
+  std::map<std::filesystem::path, const Output*> targets;
+  for (const Output& output : outputs) {
+    const auto& [flag, path] = output;
+    if (path.empty()) continue;
+    const std::filesystem::path absolute = std::filesystem::absolute(path);
+    const std::filesystem::path folder = absolute.parent_path();
+    if (!std::filesystem::is_directory(folder)) {
+      throw BadInput(fmt::format("{}: is '{}', but {} is no folder", flag, path, folder.string()));
+    }
+    const auto target = std::filesystem::canonical(folder) / absolute.filename();
+    const auto [other, is_new] = targets.emplace(target, &output);
+    if (is_new) continue;
+    throw BadInput(fmt::format("{}: is '{}', must be another file than that of {}", flag, path,
+                               other->second->flag));
+  }
 }
 
 void WriteFile(const std::string& path, std::string_view content) {

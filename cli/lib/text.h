@@ -7,13 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "common/units.h"
 #include "lib/terminal.h"
 
 namespace flashwok::cli {
 
 using Json = nlohmann::ordered_json;
 
-std::string FormatBytes(double bytes);      // "32 MiB"
 std::string FormatSeconds(double seconds);  // "12.3 ms"
 std::string FormatFlops(double flops);      // "4.29 GFLOP"
 std::string FormatError(double error);      // "2.4e-07"
@@ -44,9 +44,13 @@ class Table {
 // One document on standard output.
 void PrintJson(const Json& document);
 
-// Throws BadInput, naming `flag`, unless `path` is empty or lies in a folder: said before the work,
+// A flag and the path that it writes to, or an empty one.
+struct Output {
+  std::string flag, path;
+};
+// Throws BadInput unless each path lies in a folder and no two are one file: said before the work,
 // not after it.
-void RequireFolder(const std::string& flag, const std::string& path);
+void RequireOutputs(const std::vector<Output>& outputs);
 
 // Writes a temporary file beside `path` and renames it. Throws BadInput when it cannot.
 void WriteFile(const std::string& path, std::string_view content);

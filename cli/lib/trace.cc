@@ -41,8 +41,7 @@ void Print(const Options& options, const TraceRun& run, const std::vector<TraceE
 
 int Execute(const Options& options) {
   const Pass pass = options.backward ? Pass::kBackward : Pass::kForward;
-  RequireFolder("--output", options.output);
-  RequireFolder("--chrome", options.chrome);
+  RequireOutputs({{"--output", options.output}, {"--chrome", options.chrome}});
   const Algorithm algorithm = AskedAlgorithm(options.run);
   const Workload workload(options.workload, pass);
   Session session(workload, algorithm, MakeExecution(options.run), pass, options.run.out_dtype);

@@ -118,7 +118,8 @@ std::vector<Algorithm> Asked(const Options& options, Pass* pass) {
     for (const KernelInfo& kernel : Kernels()) {
       if (kernel.name != options.run.kernel) continue;
       *pass = kernel.pass;
-      return {kernel.algorithm};
+      if (options.run.algorithm == "all") return {kernel.algorithm};
+      return {AskedAlgorithm(options.run)};
     }
     throw BadInput(
         fmt::format("--kernel: is '{}', must be one that flashwok info lists", options.run.kernel));

@@ -142,7 +142,8 @@ struct PlanResult {
 // seqused_k, when their data is given.
 FLASHWOK_EXPORT PlanResult Plan(const Problem& problem, Pass pass, const Execution& execution = {});
 
-// All return without writing anything when a precondition fails.
+// All return without writing anything when a precondition fails. An output must not share memory
+// with an input or with another output; views that interleave, as packed gradients do, share none.
 FLASHWOK_EXPORT Status Forward(const Problem& problem, const ForwardOutput& output,
                                const Execution& execution = {});
 FLASHWOK_EXPORT Status Backward(const Problem& problem, const BackwardInput& input,
@@ -154,7 +155,7 @@ FLASHWOK_EXPORT Status ForwardBackward(const Problem& problem, const ForwardOutp
 
 // Joins two partial results over disjoint keys: exact, associative, with (O = 0, lse = -inf) as
 // the empty element. o: [batch, seqlen_q, num_heads, head_dim_v], lse: [batch, num_heads,
-// seqlen_q]; the output may be one of the inputs.
+// seqlen_q]; an output may be one of the inputs.
 FLASHWOK_EXPORT Status MergeStates(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b,
                                    const Tensor& lse_b, const Tensor& o, const Tensor& lse);
 

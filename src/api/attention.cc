@@ -80,6 +80,7 @@ Status Forward(const Problem& problem, const ForwardOutput& output, const Execut
   if (status.ok()) status = ValidateForwardOutput(problem, output);
   if (status.ok()) status = ValidatePointers(problem);
   if (status.ok()) status = ValidatePointers(output);
+  if (status.ok()) status = ValidateOverlap(problem, output);
   if (status.ok() && choice.cuda_kernel != nullptr) {
     return ForwardCuda(problem, output, choice, execution);
   }
@@ -96,6 +97,7 @@ Status Backward(const Problem& problem, const BackwardInput& input, const Gradie
   if (status.ok()) status = ValidateBackward(problem, input, gradients);
   if (status.ok()) status = ValidatePointers(problem);
   if (status.ok()) status = ValidatePointers(input, gradients);
+  if (status.ok()) status = ValidateOverlap(problem, input, gradients);
   Workspace workspace;
   if (status.ok()) status = workspace.Provide(choice.plan, execution, &choice.launch.workspace);
   if (status.ok()) choice.kernel->backward(problem, input, gradients, choice.launch);
@@ -114,6 +116,8 @@ Status ForwardBackward(const Problem& problem, const ForwardOutput& output, cons
   Status status = Plan(problem, Pass::kBackward, execution).status;
   if (status.ok()) status = ValidateBackward(problem, input, gradients);
   if (status.ok()) status = ValidatePointers(input, gradients);
+  if (status.ok()) status = ValidateOverlap(problem, input, gradients);
+  if (status.ok()) status = ValidateOverlap(problem, output, dout);
   if (status.ok()) status = Forward(problem, output, execution);
   if (status.ok()) status = Backward(problem, input, gradients, execution);
   return status;

@@ -3,10 +3,10 @@
 #include "api/plan.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "api/check.h"
 #include "api/validate.h"
+#include "common/units.h"
 #include "cpu/forward_v3.h"
 #include "cpu/parallel_for.h"
 #include "cpu/split_kv.h"
@@ -22,12 +22,6 @@ constexpr int kKeyBlock = 32;  // keys of a whole block, on every instruction se
 template <typename T>
 T RoundUpTo(T value, T multiple) {
   return (value + multiple - 1) / multiple * multiple;
-}
-
-std::string Gigabytes(std::size_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.3g GiB", static_cast<double>(bytes) / (1 << 30));
-  return text;
 }
 
 std::string NotOneOf(const Problem& problem, const std::string& dtypes) {
@@ -66,19 +60,26 @@ std::string Objection(const cuda::Kernel& kernel, const Layout& layout) {
 struct Wanted {
   const char* name = nullptr;
   Pass pass = Pass::kForward;
+  Algorithm algorithm = Algorithm::kAuto;
 };
 
-Status FindWanted(const std::string& name, Wanted* wanted) {
+Status FindWanted(const Problem& problem, Pass pass, const Execution& execution, Wanted* wanted) {
+  const std::string& name = execution.kernel;
   if (name.empty()) return {};
   const auto look = [&](const auto& registry) {
     for (const auto& kernel : registry) {
-      if (kernel.name == name) *wanted = {kernel.name, kernel.pass};
+      if (kernel.name == name) *wanted = {kernel.name, kernel.pass, kernel.algorithm};
     }
   };
   look(cpu::Registry());
   look(cuda::Registry());
-  if (wanted->name != nullptr) return {};
-  return Status::Invalid("kernel: '" + name + "' is not in the registry");
+  if (wanted->name == nullptr) {
+    return Status::Invalid("kernel: '" + name + "' is not in the registry");
+  }
+  const Algorithm asked = problem.algorithm;
+  if (wanted->pass != pass || asked == Algorithm::kAuto || asked == wanted->algorithm) return {};
+  return Status::Invalid(Concat("kernel: ", name, " is of algorithm ", Name(wanted->algorithm),
+                                ", but ", Name(asked), " was asked for"));
 }
 
 // The first kernel of the pass to which nothing speaks; the others go to the plan's rejections.
@@ -215,7 +216,7 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   Wanted wanted;
   plan.status = Validate(problem, pass);
   if (plan.status.ok()) plan.status = ValidateExecution(execution, problem.q.device);
-  if (plan.status.ok()) plan.status = FindWanted(execution.kernel, &wanted);
+  if (plan.status.ok()) plan.status = FindWanted(problem, pass, execution, &wanted);
   if (!plan.status.ok()) return choice;
   const Layout layout(problem);
   if (problem.q.device.type == DeviceType::kCpu) {
@@ -230,10 +231,11 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   if (choice.kernel == nullptr && choice.cuda_kernel == nullptr) {
     plan.status = NothingRuns(plan, problem.q.device);
   } else if (plan.workspace_bytes > std::min(execution.workspace_limit, cpu::Arena::kTooMuch - 1)) {
+    const auto bytes = [](std::size_t count) { return FormatBytes(static_cast<double>(count)); };
     plan.status =
-        Status(StatusCode::kOutOfMemory, plan.kernel + " needs " + Gigabytes(plan.workspace_bytes) +
+        Status(StatusCode::kOutOfMemory, plan.kernel + " needs " + bytes(plan.workspace_bytes) +
                                              " of scratch memory, above workspace_limit, " +
-                                             Gigabytes(execution.workspace_limit));
+                                             bytes(execution.workspace_limit));
   }
   return choice;
 }

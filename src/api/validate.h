@@ -31,4 +31,11 @@ Status ValidatePointers(const Problem& problem);
 Status ValidatePointers(const ForwardOutput& output);
 Status ValidatePointers(const BackwardInput& input, const Gradients& gradients);
 
+// After those: no output shares memory with an input or with another output. `dout`: of a backward
+// pass that follows; may be absent.
+Status ValidateOverlap(const Problem& problem, const ForwardOutput& output,
+                       const Tensor& dout = {});
+Status ValidateOverlap(const Problem& problem, const BackwardInput& input,
+                       const Gradients& gradients);
+
 }  // namespace flashwok

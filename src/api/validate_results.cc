@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "api/check.h"
+#include "api/overlap.h"
 #include "api/validate.h"
 #include "common/layout.h"
 
@@ -119,6 +122,72 @@ bool CheckPages(Check& check, const Problem& p) {
   return true;
 }
 
+using NamedTensors = std::vector<std::pair<const char*, const Tensor*>>;
+
+NamedTensors Inputs(const Problem& p) {
+  return {{"q", &p.q},
+          {"k", &p.k},
+          {"v", &p.v},
+          {"cu_seqlens_q", &p.cu_seqlens_q},
+          {"cu_seqlens_k", &p.cu_seqlens_k},
+          {"seqused_k", &p.seqused_k},
+          {"page_table", &p.page_table},
+          {"bias", &p.bias},
+          {"mask", &p.mask},
+          {"alibi_slopes", &p.alibi_slopes},
+          {"q_descale", &p.q_descale},
+          {"k_descale", &p.k_descale},
+          {"v_descale", &p.v_descale}};
+}
+NamedTensors Inputs(const BackwardInput& input) {
+  return {{"o", &input.o},       {"lse", &input.lse},         {"dout", &input.dout},
+          {"dlse", &input.dlse}, {"row_max", &input.row_max}, {"row_sum", &input.row_sum}};
+}
+NamedTensors Outputs(const ForwardOutput& output) {
+  return {{"o", &output.o},
+          {"lse", &output.lse},
+          {"row_max", &output.row_max},
+          {"row_sum", &output.row_sum}};
+}
+NamedTensors Outputs(const Gradients& gradients) {
+  return {{"dq", &gradients.dq},
+          {"dk", &gradients.dk},
+          {"dv", &gradients.dv},
+          {"dbias", &gradients.dbias}};
+}
+
+bool CheckPointers(Check& check, const NamedTensors& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const auto& named) { return check.Pointer(named.first, *named.second); });
+}
+
+bool CheckApart(Check& check, const char* name, const Tensor& output, const char* other_name,
+                const Tensor& other) {
+  return !Overlap(output, other) ||
+         check.Invalid(name, ": overlaps ", other_name, " in memory, must be apart from it");
+}
+
+// No output shares memory with an input or with another output.
+bool CheckApart(Check& check, const NamedTensors& outputs, const NamedTensors& inputs) {
+  for (auto output = outputs.begin(); output != outputs.end(); ++output) {
+    const auto apart = [&, output](const auto& other) {
+      return CheckApart(check, output->first, *output->second, other.first, *other.second);
+    };
+    if (!std::all_of(outputs.begin(), output, apart)) return false;
+    if (!std::all_of(inputs.begin(), inputs.end(), apart)) return false;
+  }
+  return true;
+}
+
+// Where a merge reads and writes the same elements at the same time, it may do so in place.
+bool SameElements(const Tensor& a, const Tensor& b) {
+  if (a.data != b.data || a.dtype != b.dtype) return false;
+  for (int axis = 0; axis < a.rank; ++axis) {
+    if (a.shape[axis] > 1 && a.strides[axis] != b.strides[axis]) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Status ValidateForwardOutput(const Problem& problem, const ForwardOutput& output) {
@@ -196,42 +265,51 @@ Status ValidateMerge(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, 
            check.Axis(lse_name, scalars, 2, "seqlen_q", o_a.shape[1], "o_a") &&
            check.Pointer(o_name, rows) && check.Pointer(lse_name, scalars);
   };
+  const auto in_place = [&](const char* name, const Tensor& output, const char* input_name,
+                            const Tensor& input) {
+    return SameElements(output, input) || CheckApart(check, name, output, input_name, input);
+  };
   (void)(state("o_a", o_a, "lse_a", lse_a) && state("o_b", o_b, "lse_b", lse_b) &&
          state("o", o, "lse", lse) && check.Output("o", o) && check.Output("lse", lse) &&
          (o.device.type == DeviceType::kCpu ||
-          check.Unsupported("o: is on ", o.device, ", must be on the CPU")));
+          check.Unsupported("o: is on ", o.device, ", must be on the CPU")) &&
+         in_place("o", o, "o_a", o_a) && in_place("o", o, "o_b", o_b) &&
+         in_place("lse", lse, "lse_a", lse_a) && in_place("lse", lse, "lse_b", lse_b) &&
+         CheckApart(check, {{"o", &o}}, {{"lse_a", &lse_a}, {"lse_b", &lse_b}}) &&
+         CheckApart(check, {{"lse", &lse}}, {{"o_a", &o_a}, {"o_b", &o_b}, {"o", &o}}));
   return check.status();
 }
 
 Status ValidatePointers(const Problem& p) {
   Check check;
-  for (const auto& [name, tensor] :
-       {std::pair{"q", &p.q}, std::pair{"k", &p.k}, std::pair{"v", &p.v},
-        std::pair{"cu_seqlens_q", &p.cu_seqlens_q}, std::pair{"cu_seqlens_k", &p.cu_seqlens_k},
-        std::pair{"seqused_k", &p.seqused_k}, std::pair{"page_table", &p.page_table},
-        std::pair{"bias", &p.bias}, std::pair{"mask", &p.mask},
-        std::pair{"alibi_slopes", &p.alibi_slopes}, std::pair{"q_descale", &p.q_descale},
-        std::pair{"k_descale", &p.k_descale}, std::pair{"v_descale", &p.v_descale}}) {
-    if (!check.Pointer(name, *tensor)) return check.status();
-  }
-  (void)CheckPages(check, p);
+  (void)(CheckPointers(check, Inputs(p)) && CheckPages(check, p));
   return check.status();
 }
 
 Status ValidatePointers(const ForwardOutput& output) {
   Check check;
-  (void)(check.Pointer("o", output.o) && check.Pointer("lse", output.lse) &&
-         check.Pointer("row_max", output.row_max) && check.Pointer("row_sum", output.row_sum));
+  (void)CheckPointers(check, Outputs(output));
   return check.status();
 }
 
 Status ValidatePointers(const BackwardInput& input, const Gradients& gradients) {
   Check check;
-  (void)(check.Pointer("o", input.o) && check.Pointer("lse", input.lse) &&
-         check.Pointer("dout", input.dout) && check.Pointer("dlse", input.dlse) &&
-         check.Pointer("row_max", input.row_max) && check.Pointer("row_sum", input.row_sum) &&
-         check.Pointer("dq", gradients.dq) && check.Pointer("dk", gradients.dk) &&
-         check.Pointer("dv", gradients.dv) && check.Pointer("dbias", gradients.dbias));
+  (void)(CheckPointers(check, Inputs(input)) && CheckPointers(check, Outputs(gradients)));
+  return check.status();
+}
+
+Status ValidateOverlap(const Problem& problem, const ForwardOutput& output, const Tensor& dout) {
+  Check check;
+  (void)(CheckApart(check, Outputs(output), Inputs(problem)) &&
+         CheckApart(check, Outputs(output), {{"dout", &dout}}));
+  return check.status();
+}
+
+Status ValidateOverlap(const Problem& problem, const BackwardInput& input,
+                       const Gradients& gradients) {
+  Check check;
+  (void)(CheckApart(check, Outputs(gradients), Inputs(problem)) &&
+         CheckApart(check, Outputs(gradients), Inputs(input)));
   return check.status();
 }
 

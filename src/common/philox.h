@@ -51,7 +51,10 @@ struct Dropout {
   }
   FLASHWOK_HOST_DEVICE constexpr bool Keep(std::uint32_t batch_head, std::uint32_t i,
                                            std::uint32_t j) const {
-    return Block(batch_head, i, j / 4)[j % 4] >= threshold;
+    const PhiloxCounter words = Block(batch_head, i, j / 4);
+    const std::uint32_t low = j % 2 == 0 ? words[0] : words[1];  // no index that a GPU must compute
+    const std::uint32_t high = j % 2 == 0 ? words[2] : words[3];
+    return (j % 4 < 2 ? low : high) >= threshold;
   }
 };
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "common/tile_range.h"
 #include "cuda/check.h"
-#include "cuda/config/forward_v3.h"
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "cuda/instances/forward_v3.h"
@@ -12,15 +10,6 @@
 
 namespace flashwok::cuda {
 namespace {
-
-int Row(const Layout& layout) { return ForwardV3Row(layout.head_dim, layout.head_dim_v); }
-
-// Tiles of unlike length are handed out one by one.
-bool Uneven(const Problem& problem) {
-  return problem.causal != Causal::kNone || problem.window_left >= 0 ||
-         problem.window_right >= 0 || problem.cu_seqlens_q.present() ||
-         problem.seqused_k.present();
-}
 
 int Multiprocessors() {
   int device = 0;
@@ -33,7 +22,7 @@ int Multiprocessors() {
 }  // namespace
 
 Launch PlanForwardV3(const Layout& layout) {
-  const ForwardV3Config& config = kForwardV3Configs[Row(layout)];
+  const ForwardV3Config& config = ForwardV3ConfigOf(layout);
   Launch launch;
   launch.tile_q = config.tile_q();
   launch.tile_kv = config.tile_kv;
@@ -41,23 +30,24 @@ Launch PlanForwardV3(const Layout& layout) {
 }
 
 std::size_t ForwardV3Bytes(const Layout& layout, const Launch&) {
-  return Uneven(layout.problem()) ? sizeof(unsigned) : 0;
+  return ForwardV3Scratch(layout, ForwardV3ConfigOf(layout));
 }
 
 Status ForwardV3(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
   const Layout layout(problem);
   ForwardV3Params params;
-  Status status = MakeForwardV3Params(layout, output, EncodeWithDriver, &params);
+  Status status =
+      MakeForwardV3Params(layout, ForwardV3ConfigOf(layout), output, launch.workspace,
+                          EncodeWithDriver, &params);
   if (!status.ok() || params.schedule.total() == 0) return status;
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const auto blocks = static_cast<int>(
-      std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors())));
-  if (Uneven(problem)) {
-    params.counter = static_cast<unsigned*>(launch.workspace);
-    status = FromCuda(cudaMemsetAsync(params.counter, 0, sizeof(unsigned), stream), "cudaMemset");
+  if (params.counter != nullptr) {
+    status = FromCuda(cudaMemsetAsync(params.counter, 0, kForwardV3Cleared, stream), "cudaMemset");
     if (!status.ok()) return status;
   }
-  return FromCuda(kForwardV3Launchers[Row(layout)](problem.q.dtype, params, blocks, stream),
+  const auto blocks = static_cast<int>(
+      std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors())));
+  return FromCuda(kForwardV3Launchers[ForwardV3Row(layout.head_dim, layout.head_dim_v)](problem.q.dtype, params, blocks, stream),
                   "cuda_forward_v3");
 }
 

@@ -3,17 +3,20 @@
 #include <algorithm>
 
 #include "common/tile_range.h"
-#include "cuda/config/forward_v3.h"
 #include "cuda/forward_params.h"
 
 namespace flashwok::cuda {
 namespace {
 
-const ForwardV3Config& Config(const Layout& layout) {
-  return kForwardV3Configs[ForwardV3Row(layout.head_dim, layout.head_dim_v)];
-}
-
 bool Varlen(const Layout& layout) { return layout.problem().cu_seqlens_q.present(); }
+
+std::int64_t WorkTiles(const Layout& layout, const ForwardV3Config& config) {
+  const int tile_q = config.tile_q();
+  if (Varlen(layout)) {
+    return layout.num_heads * Schedule::Slots(layout.total_q, tile_q, layout.batch);
+  }
+  return layout.batch * layout.num_heads * CeilDiv(layout.total_q, tile_q);
+}
 
 // What the copy engine cannot express of a tensor, or empty.
 std::string MapObjection(const char* name, const Tensor& tensor) {
@@ -56,6 +59,10 @@ Status Encode(const Tensor& tensor, int rows, int cols, EncodeTensorMap encode,
 
 }  // namespace
 
+const ForwardV3Config& ForwardV3ConfigOf(const Layout& layout) {
+  return kForwardV3Configs[ForwardV3Row(layout.head_dim, layout.head_dim_v)];
+}
+
 std::string ForwardV3Objection(const Layout& layout) {
   const Problem& problem = layout.problem();
   if (std::string objection = CudaObjection(layout); !objection.empty()) return objection;
@@ -72,30 +79,43 @@ std::string ForwardV3Objection(const Layout& layout) {
     if (!objection.empty()) return objection;
   }
   if (!(layout.softmax_scale > 0.0)) return "softmax_scale: must be above 0";
-  if (ForwardV3WorkTiles(layout) >= Schedule::kMaxTotal) return "q: more than 2^31 work tiles";
+  if (WorkTiles(layout, ForwardV3ConfigOf(layout)) >= Schedule::kMaxTotal) {
+    return "q: more than 2^31 work tiles";
+  }
   return {};
 }
 
-std::int64_t ForwardV3WorkTiles(const Layout& layout) {
-  const int tile_q = Config(layout).tile_q();
-  if (Varlen(layout)) {
-    return layout.num_heads * Schedule::Slots(layout.total_q, tile_q, layout.batch);
-  }
-  return layout.batch * layout.num_heads * CeilDiv(layout.total_q, tile_q);
+bool ForwardV3Hides(const Problem& problem) {
+  return problem.causal != Causal::kNone || problem.window_left >= 0 ||
+         problem.window_right >= 0 || problem.cu_seqlens_q.present() ||
+         problem.seqused_k.present();
 }
 
-Status MakeForwardV3Params(const Layout& layout, const ForwardOutput& output,
-                           EncodeTensorMap encode, ForwardV3Params* params) {
+std::size_t ForwardV3Scratch(const Layout& layout, const ForwardV3Config& config) {
+  if (!ForwardV3Hides(layout.problem())) return 0;
+  const std::int64_t repairs = WorkTiles(layout, config) * config.tile_q() / 16;
+  return kForwardV3Cleared + static_cast<std::size_t>(repairs) * sizeof(RepairEntry);
+}
+
+Status MakeForwardV3Params(const Layout& layout, const ForwardV3Config& config,
+                           const ForwardOutput& output, void* scratch, EncodeTensorMap encode,
+                           ForwardV3Params* params) {
   const Problem& problem = layout.problem();
-  const ForwardV3Config& config = Config(layout);
   const bool varlen = Varlen(layout);
   params->base = MakeForwardParams(layout, output);
   params->tile_q = config.tile_q();
+  if (ForwardV3Hides(problem)) {
+    auto* counters = static_cast<unsigned*>(scratch);
+    params->counter = counters;
+    params->repairs.count = counters + 1;
+    params->repairs.list =
+        reinterpret_cast<RepairEntry*>(static_cast<char*>(scratch) + kForwardV3Cleared);
+  }
   params->bulk_store =
       output.o.dtype == problem.q.dtype && MapObjection("o", output.o).empty();
   Schedule& schedule = params->schedule;
   const std::int64_t heads = varlen ? layout.num_heads : layout.batch * layout.num_heads;
-  const std::int64_t tiles = ForwardV3WorkTiles(layout);
+  const std::int64_t tiles = WorkTiles(layout, config);
   const std::int64_t kv_bytes = layout.total_k * (layout.head_dim + layout.head_dim_v) * 2;
   schedule.heads = static_cast<std::uint32_t>(heads);
   schedule.per_head = static_cast<std::uint32_t>(heads > 0 ? tiles / heads : 0);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cuda/attention/forward_v3_params.h"
+#include "cuda/config/forward_v3.h"
 #include "flashwok/status.h"
 
 namespace flashwok::cuda {
@@ -20,14 +21,22 @@ struct TensorMapRequest {
 };
 using EncodeTensorMap = Status (*)(const TensorMapRequest&, ptx::TensorMap*);
 
+// The row of its table for a problem that it takes.
+const ForwardV3Config& ForwardV3ConfigOf(const Layout& layout);
+
 // Why V3 does not take the problem, or empty.
 std::string ForwardV3Objection(const Layout& layout);
 
-// Work tiles of its grid.
-std::int64_t ForwardV3WorkTiles(const Layout& layout);
+// Whether tiles hide keys that lie within the tensors: then their work is unlike, and what they
+// hide can be NaN.
+bool ForwardV3Hides(const Problem& problem);
 
-// All but the counter of work tiles.
-Status MakeForwardV3Params(const Layout& layout, const ForwardOutput& output,
-                           EncodeTensorMap encode, ForwardV3Params* params);
+// Scratch, of which the first kForwardV3Cleared bytes must be zero when the kernel starts.
+inline constexpr std::size_t kForwardV3Cleared = 16;
+std::size_t ForwardV3Scratch(const Layout& layout, const ForwardV3Config& config);
+
+Status MakeForwardV3Params(const Layout& layout, const ForwardV3Config& config,
+                           const ForwardOutput& output, void* scratch, EncodeTensorMap encode,
+                           ForwardV3Params* params);
 
 }  // namespace flashwok::cuda

@@ -12,9 +12,10 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
+template <typename Sum = double>
 double Dot(const double* a, const double* b, std::int64_t n) {
-  double sum = 0.0;
-  for (std::int64_t c = 0; c < n; ++c) sum += a[c] * b[c];
+  Sum sum = 0;
+  for (std::int64_t c = 0; c < n; ++c) sum += static_cast<Sum>(a[c] * b[c]);
   return sum;
 }
 
@@ -71,14 +72,16 @@ struct Row {
 
 // The gradients that row i of one head sends to q, k, v and bias.
 void BackwardRow(const Problem& problem, const Head& head, std::int64_t i, const Tensor& dout,
-                 const Tensor& dlse, BackwardResult* result) {
+                 const Tensor& dlse, const Tensor& given_o, bool narrow_d, BackwardResult* result) {
   const Row row(head, i);
   if (row.lse == kMinusInfinity) return;
-  const std::vector<double> o = row.Output(head, i);
+  const std::vector<double> o = given_o.present() ? head.LoadRow(given_o, i) : row.Output(head, i);
   const std::vector<double> d_o = head.LoadRow(dout, i);
   const std::int64_t n = head.q.cols;
   const std::int64_t m = head.v.cols;
-  const double d = Dot(d_o.data(), o.data(), m) - head.LoadLse(dlse, i);
+  const double rowsum =
+      narrow_d ? Dot<float>(d_o.data(), o.data(), m) : Dot(d_o.data(), o.data(), m);
+  const double d = rowsum - head.LoadLse(dlse, i);
   for (std::int64_t j = 0; j < head.seqlen_k; ++j) {
     if (!row.visible[j]) continue;
     const double keep = head.KeepScale(i, j);
@@ -112,7 +115,8 @@ ForwardResult Forward(const Problem& problem) {
   return result;
 }
 
-BackwardResult Backward(const Problem& problem, const Tensor& dout, const Tensor& dlse) {
+BackwardResult Backward(const Problem& problem, const Tensor& dout, const Tensor& dlse,
+                        const Tensor& o, bool narrow_d) {
   const Sizes sizes(problem);
   const auto zeros = [](std::int64_t count) {
     return std::vector<double>(static_cast<std::size_t>(count));
@@ -126,7 +130,7 @@ BackwardResult Backward(const Problem& problem, const Tensor& dout, const Tensor
     for (std::int64_t h = 0; h < sizes.num_heads; ++h) {
       const Head head(problem, b, h);
       for (std::int64_t i = 0; i < head.seqlen_q; ++i) {
-        BackwardRow(problem, head, i, dout, dlse, &result);
+        BackwardRow(problem, head, i, dout, dlse, o, narrow_d, &result);
       }
     }
   }

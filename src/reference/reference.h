@@ -22,7 +22,10 @@ struct BackwardResult {
 
 ForwardResult Forward(const Problem& problem);
 
-// From its own float64 O and lse, not from a kernel's. `dlse` may be absent.
-BackwardResult Backward(const Problem& problem, const Tensor& dout, const Tensor& dlse = {});
+// `dlse` may be absent. `o`: what D = rowsum(dO * O) is taken from, so that the rounding of the O
+// that a kernel is given counts as the input's; absent: its own float64 O. `narrow_d`: that sum in
+// float32, all else in float64, which is the least that a kernel rounds.
+BackwardResult Backward(const Problem& problem, const Tensor& dout, const Tensor& dlse = {},
+                        const Tensor& o = {}, bool narrow_d = false);
 
 }  // namespace flashwok::reference

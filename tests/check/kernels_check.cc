@@ -11,7 +11,6 @@
 #include "reference/plain.h"
 #include "reference/reference.h"
 #include "tests/cases.h"
-#include "tests/given_output.h"
 #include "tests/problem_data.h"
 
 namespace flashwok::test {
@@ -59,8 +58,8 @@ class Check {
     Compare("o", data_.output.o, forward_.o, plain_forward_.o, wide ? 2e-6 : 2e-5);
     Compare("lse", data_.output.lse, forward_.lse, plain_forward_.lse, 2e-6);
     if (case_.backward) {
-      backward_ = BackwardFrom(data_.output.o, forward_.o, data_.problem, data_.backward.dout,
-                               data_.backward.dlse);
+      backward_ = reference::Backward(data_.problem, data_.backward.dout, data_.backward.dlse,
+                                      data_.output.o);
       status = Backward(data_.problem, data_.backward, data_.gradients, execution);
       Require(status.ok(), status.message());
       CompareGradients(wide ? 1e-5 : 1e-4);

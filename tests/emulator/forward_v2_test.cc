@@ -41,7 +41,7 @@ void RunBucket(const cuda::ForwardParams& params, const emulator::Options& optio
 void RunV2(cuda::ForwardParams params, DType dtype, bool plain, const emulator::Options& options) {
   if (params.batch == 0 || params.total_q == 0) return;
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-  const std::int64_t rows = params.num_splits * cuda::PartialRows(params);
+  const std::int64_t rows = params.num_splits * params.rows();
   std::vector<float> partial_o(static_cast<std::size_t>(rows * params.head_dim_v), kNaN);
   std::vector<float> partial_lse(static_cast<std::size_t>(rows), kNaN);
   params.partial_o = partial_o.data();
@@ -54,7 +54,7 @@ void RunV2(cuda::ForwardParams params, DType dtype, bool plain, const emulator::
           : RunBucket<DType::kFloat16, false>(params, options);
   }
   if (params.num_splits == 1) return;
-  const auto blocks = static_cast<unsigned>((cuda::PartialRows(params) + 3) / 4);
+  const auto blocks = static_cast<unsigned>((params.rows() + 3) / 4);
   emulator::Launch(
       blocks, cuda::Combine::kWarps * 32, 0, [&] { cuda::Combine::Run(params); }, options);
 }

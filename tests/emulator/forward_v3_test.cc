@@ -41,10 +41,11 @@ void RunRow(int row, const cuda::ForwardV3Params& params, const emulator::Option
 void RunV3(const Problem& problem, const ForwardOutput& output, const emulator::Options& options) {
   const flashwok::Layout layout(problem);
   cuda::ForwardV3Params params;
-  ASSERT_TRUE(cuda::MakeForwardV3Params(layout, output, Encode, &params).ok());
+  const cuda::ForwardV3Config& config = cuda::ForwardV3ConfigOf(layout);
+  std::vector<std::byte> scratch(cuda::ForwardV3Scratch(layout, config));  // zeros
+  ASSERT_TRUE(
+      cuda::MakeForwardV3Params(layout, config, output, scratch.data(), Encode, &params).ok());
   if (params.schedule.total() == 0) return;
-  unsigned counter = 0;
-  if (options.seed % 2 == 1) params.counter = &counter;
   const int row = cuda::ForwardV3Row(layout.head_dim, layout.head_dim_v);
   const bool softcap = problem.softcap > 0.0;
   if (problem.q.dtype == DType::kBFloat16) {

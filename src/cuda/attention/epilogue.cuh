@@ -18,10 +18,6 @@ FLASHWOK_HOST_DEVICE inline std::int64_t PartialRow(const ForwardParams& params,
   const std::int64_t head = params.cu_seqlens_q ? h : b * params.num_heads + h;
   return head * params.total_q + q_begin + i;
 }
-FLASHWOK_HOST_DEVICE inline std::int64_t PartialRows(const ForwardParams& params) {
-  return (params.cu_seqlens_q ? 1 : params.batch) * params.num_heads * params.total_q;
-}
-
 // O /= l once, at the end; returns the rows' lse. Sums the lanes' parts of l.
 template <int kCount>
 __device__ __forceinline__ void Finalize(const RowState& state, float (&O)[kCount],

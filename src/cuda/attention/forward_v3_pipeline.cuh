@@ -30,7 +30,7 @@ struct KeyTiles {
 // What is alike in all lanes, so that the compiler knows it: wgmma may not stand in a branch that
 // could diverge.
 __device__ __forceinline__ int Uniform(int value) { return __shfl_sync(0xFFFFFFFFu, value, 0); }
-__device__ __forceinline__ WorkTile Uniform(const WorkTile& work) {
+__device__ __forceinline__ WorkItem Uniform(const WorkItem& work) {
   return {Uniform(work.batch), Uniform(work.head), Uniform(work.q_tile)};
 }
 __device__ __forceinline__ KeyTiles Uniform(const KeyTiles& tiles) {
@@ -102,11 +102,11 @@ class WorkSource {
  public:
   __device__ __forceinline__ explicit WorkSource(const ForwardV3Params& p) : p_(p) {}
 
-  __device__ __forceinline__ WorkTile First() {
+  __device__ __forceinline__ WorkItem First() {
     index_ = blockIdx.x;
     return Find();
   }
-  __device__ __forceinline__ WorkTile Next() {
+  __device__ __forceinline__ WorkItem Next() {
     Step();
     return Find();
   }
@@ -123,7 +123,7 @@ class WorkSource {
   }
 
   // The work at index_, or with varlen, where slots can be empty, the next that there is.
-  __device__ __forceinline__ WorkTile Find() {
+  __device__ __forceinline__ WorkItem Find() {
     for (; index_ < p_.schedule.total(); Step()) {
       const Schedule::Place place = p_.schedule.At(index_);
       if (!p_.base.cu_seqlens_q) {
@@ -131,14 +131,14 @@ class WorkSource {
         return {static_cast<int>(place.head / num_heads), static_cast<int>(place.head % num_heads),
                 static_cast<int>(place.q_tile)};
       }
-      const WorkTile work = FindSlot(static_cast<int>(place.head), static_cast<int>(place.q_tile));
+      const WorkItem work = FindSlot(static_cast<int>(place.head), static_cast<int>(place.q_tile));
       if (work.valid()) return work;
     }
     return {};
   }
 
   // Slot n is the n-th of all sequences' tiles; 32 sequences are looked at together.
-  __device__ __forceinline__ WorkTile FindSlot(int head, int slot) {
+  __device__ __forceinline__ WorkItem FindSlot(int head, int slot) {
     const int lane = threadIdx.x % 32;
     const auto batch = static_cast<int>(p_.base.batch);
     for (int b0 = 0; b0 < batch; b0 += 32) {

@@ -56,6 +56,11 @@ struct ForwardParams {
            !dropout.active() && score_factor > 0.0f;
   }
 
+  // Rows of all heads: those of partial results and of V1's running O.
+  FLASHWOK_HOST_DEVICE std::int64_t rows() const {
+    return (cu_seqlens_q ? 1 : batch) * num_heads * total_q;
+  }
+
   FLASHWOK_HOST_DEVICE Sequence At(std::int64_t b) const {
     Sequence sequence;
     sequence.seqlen_q = total_q;

@@ -36,13 +36,26 @@ __device__ __forceinline__ unsigned RowsNotFinite(const float (&O)[kCount]) {
   return rows;
 }
 
-// The log2 score of row i and key j, -inf where the row does not see it.
+// The log2 score of row i and key j from their product, -inf where a mask or bias hides the key.
+template <DType kType>
+__device__ inline float FinishScore(const ForwardParams& params, const Sequence& sequence,
+                                    std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j,
+                                    float product) {
+  if (params.mask && params.mask.data[params.mask.Offset(b, h, i) + j] == 0) return kMinusInf;
+  float score = ScaleAndCap(params, product);
+  if (params.bias) AddBias(BiasAt<kType>(params.bias, params.bias.Offset(b, h, i) + j), score);
+  if (params.alibi_slopes != nullptr) {
+    score += AlibiTerm(params.AlibiSlope(b, h), i + sequence.seqlen_k - sequence.seqlen_q - j);
+  }
+  return score;
+}
+
+// The same from Q and K, -inf also where the interval does not hold the key.
 template <DType kType>
 __device__ inline float ScoreOf(const ForwardParams& params, const Sequence& sequence,
                                 std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
   const KeyRange seen = sequence.mask.Row(i);
   if (j < seen.begin || j >= seen.end) return kMinusInf;
-  if (params.mask && params.mask.data[params.mask.Offset(b, h, i) + j] == 0) return kMinusInf;
   const auto* q = reinterpret_cast<const std::uint16_t*>(params.q.Row(b, sequence.q_begin + i, h));
   const auto* k = reinterpret_cast<const std::uint16_t*>(
       params.KeyRow(params.k, b, sequence, j, h / params.group));
@@ -50,12 +63,7 @@ __device__ inline float ScoreOf(const ForwardParams& params, const Sequence& seq
   for (std::int64_t c = 0; c < params.head_dim; ++c) {
     product = fmaf(ptx::Unpack<kType>(q[c]), ptx::Unpack<kType>(k[c]), product);
   }
-  float score = ScaleAndCap(params, product);
-  if (params.bias) AddBias(BiasAt<kType>(params.bias, params.bias.Offset(b, h, i) + j), score);
-  if (params.alibi_slopes != nullptr) {
-    score += AlibiTerm(params.AlibiSlope(b, h), i + sequence.seqlen_k - sequence.seqlen_q - j);
-  }
-  return score;
+  return FinishScore<kType>(params, sequence, b, h, i, j, product);
 }
 
 // Row i of O over `keys`, by one warp, from the lse of these keys; store(col, value) takes it. A

@@ -9,7 +9,7 @@
 namespace flashwok::cuda {
 
 // A Q tile of one head of one sequence.
-struct WorkTile {
+struct WorkItem {
   std::int32_t batch = 0;
   std::int32_t head = 0;
   std::int32_t q_tile = -1;  // -1: there is no more work

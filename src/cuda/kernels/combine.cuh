@@ -3,7 +3,6 @@
 // owns a row; a piece without keys (lse = -inf) is left out, and its O is not read.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "common/softmax_state.h"
@@ -46,7 +45,7 @@ struct Combine {
   }
 
   __device__ static void Run(const ForwardParams& params) {
-    const std::int64_t rows = PartialRows(params);
+    const std::int64_t rows = params.rows();
     const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarps + WarpIndex();
     if (index >= rows) return;
     const Row row = Find(params, index);
@@ -72,20 +71,13 @@ struct Combine {
 
 #ifdef __CUDACC__
 
-// See instances/forward_v2.h.
-std::size_t PartialBytes(const ForwardParams& params) {
-  return static_cast<std::size_t>(params.num_splits * PartialRows(params) *
-                                  (params.head_dim_v + 1)) *
-         sizeof(float);
-}
-
 __global__ void __launch_bounds__(Combine::kWarps * 32)
     CombineKernel(const __grid_constant__ ForwardParams params) {
   Combine::Run(params);
 }
 
 cudaError_t LaunchCombine(const ForwardParams& params, cudaStream_t stream) {
-  const std::int64_t blocks = (PartialRows(params) + Combine::kWarps - 1) / Combine::kWarps;
+  const std::int64_t blocks = (params.rows() + Combine::kWarps - 1) / Combine::kWarps;
   if (blocks == 0) return cudaSuccess;
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   ForwardParams copy = params;

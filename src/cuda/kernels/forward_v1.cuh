@@ -13,6 +13,7 @@
 
 #include "common/tile_range.h"
 #include "cuda/attention/epilogue.cuh"
+#include "cuda/attention/head_v1.cuh"
 #include "cuda/attention/online_softmax.cuh"
 #include "cuda/attention/params.h"
 #include "cuda/attention/repair.cuh"
@@ -52,31 +53,6 @@ struct ForwardV1Storage {
   float row_sum[Traits::kWarps][Traits::kTileQ];
   float old_max[Traits::kTileQ];  // from slow memory
   float old_sum[Traits::kTileQ];
-};
-
-// The head of one thread block and what slow memory holds of it between two KV tiles.
-struct HeadV1 {
-  std::int64_t batch, head, head_kv;
-  Sequence sequence;
-
-  __device__ static HeadV1 Find(const ForwardParams& params) {
-    HeadV1 here;
-    here.batch = blockIdx.x / params.num_heads;
-    here.head = blockIdx.x % params.num_heads;
-    here.head_kv = here.head / params.group;
-    here.sequence = params.At(here.batch);
-    return here;
-  }
-  __device__ float* O(const ForwardParams& params, std::int64_t i) const {
-    return params.partial_o +
-           PartialRow(params, sequence.q_begin, batch, head, i) * params.head_dim_v;
-  }
-  __device__ float& RowMax(const ForwardParams& params, std::int64_t i) const {  // log2
-    return params.row_max.At(batch, head, sequence.q_begin + i);
-  }
-  __device__ float& RowSum(const ForwardParams& params, std::int64_t i) const {
-    return params.row_sum.At(batch, head, sequence.q_begin + i);
-  }
 };
 
 template <class Traits>

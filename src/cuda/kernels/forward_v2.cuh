@@ -232,7 +232,7 @@ class ForwardV2 {
   }
 
   __device__ __forceinline__ static ScorePlace Place(const QTile& tile, int m, int n) {
-    const int row = ptx::Opaque(WarpIndex() * kWarpRows + FragmentRow()) + 16 * m;
+    const int row = ptx::Here(WarpIndex() * kWarpRows + FragmentRow()) + 16 * m;
     return {tile.batch, tile.head, tile.row_begin + row,
             tile.walk.At(n) * std::int64_t{Traits::kTileKV}};
   }
@@ -260,7 +260,7 @@ class ForwardV2 {
       return whole() ? params.o.dtype : DType::kFloat32;
     }
     __device__ __forceinline__ std::int64_t Part(int row) const {
-      return tile.split * PartialRows(params) +
+      return tile.split * params.rows() +
              PartialRow(params, tile.sequence.q_begin, tile.batch, tile.head, tile.row_begin + row);
     }
     __device__ __forceinline__ char* Row(int row) const {

@@ -7,47 +7,25 @@
 //     copy engine.
 #pragma once
 
-#include <type_traits>
-
+#include "cuda/attention/epilogue.cuh"
 #include "cuda/attention/forward_v3_params.h"
 #include "cuda/attention/forward_v3_pipeline.cuh"
-#include "cuda/attention/hide_outside.cuh"
 #include "cuda/attention/lazy_softmax.cuh"
-#include "cuda/attention/store_rows.cuh"
-#include "cuda/config/forward_v3.h"
+#include "cuda/attention/repair_list.cuh"
+#include "cuda/attention/seen_keys.cuh"
+#include "cuda/config/forward_v3_traits.h"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/named_barrier.cuh"
 #include "cuda/ptx/setmaxnreg.cuh"
 #include "cuda/ptx/stmatrix.cuh"
-#include "cuda/ptx/wgmma.cuh"
-#include "cuda/tile/swizzle.h"
+#include "cuda/tile/gemm_async.cuh"
 
 namespace flashwok::cuda {
 
-template <DType kType_, ForwardV3Config kConfig, bool kSoftcap_>
-struct ForwardV3Traits {
-  static constexpr DType kType = kType_;
-  static constexpr bool kSoftcap = kSoftcap_;
-  static constexpr int kConsumers = kConfig.consumers;
-  static constexpr int kTileKV = kConfig.tile_kv;
-  static constexpr int kTileQ = kConfig.tile_q();
-  static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr int kHeadDimV = kConfig.head_dim_v;
-  static constexpr int kStages = kConfig.stages;
-  static constexpr int kQStages = kConfig.q_stages;
-  static constexpr bool kPingPong = kConfig.ping_pong;
-  static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kConsumerWarps = 4 * kConsumers;
-  static constexpr int kProducerRegisters = kConsumers == 4 ? 24 : 32;
-  static constexpr int kConsumerRegisters =
-      kConsumers == 2 ? 240 : kConsumers == 3 ? 160 : 112;
-
-  using QTile = SwizzledTile<64, kHeadDim>;        // of one consumer
-  using KTile = SwizzledTile<kTileKV, kHeadDim>;
-  using VTile = SwizzledTile<kTileKV, kHeadDimV>;
-  using OTile = SwizzledTile<64, kHeadDimV>;       // lies where Q lay
-  static_assert(OTile::kBytes <= QTile::kBytes);
-};
+// tanh to about 1e-6 absolute.
+__device__ __forceinline__ float Tanh(float x) {
+  return 1.0f - __fdividef(2.0f, 1.0f + ptx::Exp2(2.0f * kLog2E * x));
+}
 
 template <class Traits>
 struct alignas(1024) ForwardV3Storage {
@@ -56,7 +34,7 @@ struct alignas(1024) ForwardV3Storage {
   unsigned char v[Traits::kStages][Traits::VTile::kBytes];
   RingBarriers<Traits::kQStages> q_ring;
   RingBarriers<Traits::kStages> k_ring, v_ring;
-  WorkTile work[Traits::kQStages];  // whose Q lies in the stage
+  WorkItem work[Traits::kQStages];  // whose Q lies in the stage
 };
 
 enum class ForwardV3Barrier : int { kTurn = 1, kWarpgroup = 4 };  // + the consumer's number
@@ -65,7 +43,7 @@ enum class ForwardV3Barrier : int { kTurn = 1, kWarpgroup = 4 };  // + the consu
 
 // Q of a work tile, then its K and V from the right; one thread.
 template <class Traits>
-__device__ __forceinline__ void LoadWork(const ForwardV3Params& p, const WorkTile& work,
+__device__ __forceinline__ void LoadWork(const ForwardV3Params& p, const WorkItem& work,
                                          ForwardV3Storage<Traits>& storage,
                                          const Ring<Traits::kQStages>& q,
                                          Ring<Traits::kStages>& kv) {
@@ -101,7 +79,7 @@ __device__ __forceinline__ void Produce(const ForwardV3Params& p,
   Ring<Traits::kQStages> q;
   Ring<Traits::kStages> kv;
   WorkSource source(p);
-  for (WorkTile work = source.First();; work = source.Next()) {
+  for (WorkItem work = source.First();; work = source.Next()) {
     if (threadIdx.x == 0) {
       storage.q_ring.WaitEmpty(q);
       storage.work[q.stage] = work;
@@ -137,41 +115,19 @@ struct ForwardV3Consumer {
   float S[kScores];                  // [64, kTileKV], then P
   std::uint32_t P[kScores / 2];      // the same, packed: an operand
   float O[kValues];                  // [64, kHeadDimV]
-  std::uint64_t q_operand;
+  int stale_rows;        // of V's next tile
+  int last_repair = -1;  // of this warp's
 
   // S = Q K^T, asynchronous.
   __device__ __forceinline__ void ScoreProduct() {
-    using KTile = typename Traits::KTile;
-    using QTile = typename Traits::QTile;
-    const std::uint64_t k_operand =
-        Descriptor::InnerMajor<KTile>(ptx::SharedAddress(storage.k[k.stage]));
-    ptx::WgmmaHold(S);
-    ptx::WgmmaFence();
-#pragma unroll
-    for (int d = 0; d < Traits::kHeadDim; d += 16) {
-      const int q_offset = d / QTile::kBlock * QTile::kBlockBytes + d % QTile::kBlock * 2;
-      const int k_offset = d / KTile::kBlock * KTile::kBlockBytes + d % KTile::kBlock * 2;
-      ptx::Wgmma<Traits::kType, Traits::kTileKV, false>::Shared(
-          S, Descriptor::Advance(q_operand, q_offset), Descriptor::Advance(k_operand, k_offset),
-          d > 0);
-    }
-    ptx::WgmmaCommit();
+    MultiplyTransposed<Traits::kType, typename Traits::QTile, typename Traits::KTile>(
+        ptx::SharedAddress(storage.q[q.stage][consumer]), ptx::SharedAddress(storage.k[k.stage]), S);
   }
 
   // O += P V, asynchronous.
   __device__ __forceinline__ void ValueProduct(bool accumulate) {
-    using VTile = typename Traits::VTile;
-    const std::uint64_t v_operand =
-        Descriptor::OuterMajor<VTile>(ptx::SharedAddress(storage.v[v.stage]));
-    ptx::WgmmaHold(O);
-    ptx::WgmmaFence();
-#pragma unroll
-    for (int j = 0; j < Traits::kTileKV; j += 16) {
-      ptx::Wgmma<Traits::kType, Traits::kHeadDimV, true>::Registers(
-          O, reinterpret_cast<const std::uint32_t(&)[4]>(P[j / 4]),
-          Descriptor::Advance(v_operand, j * VTile::kWidth), accumulate || j > 0);
-    }
-    ptx::WgmmaCommit();
+    Multiply<Traits::kType, typename Traits::VTile>(P, ptx::SharedAddress(storage.v[v.stage]),
+                                                    accumulate, O);
   }
 
   __device__ __forceinline__ void Pack() {
@@ -206,6 +162,30 @@ struct ForwardV3Consumer {
     }
   }
 
+  __device__ __forceinline__ void SyncWarpgroup() const {
+    ptx::BarrierSync(static_cast<int>(ForwardV3Barrier::kWarpgroup) + consumer, 128);
+  }
+
+  // V of the next tile. Rows past the last key can hold anything: they become zeros, which P's
+  // zeros leave alone. Every consumer writes the same.
+  __device__ __forceinline__ void WaitValues() {
+    using VTile = typename Traits::VTile;
+    storage.v_ring.WaitFull(v);
+    if (stale_rows == 0) return;
+    constexpr int kChunks = VTile::kWidth / 16;
+    const int first = (VTile::kRows - stale_rows) * kChunks;
+    for (int b = 0; b < VTile::kBlocks; ++b) {
+      auto* chunks = reinterpret_cast<uint4*>(storage.v[v.stage] + b * VTile::kBlockBytes);
+      for (int i = first + static_cast<int>(threadIdx.x % 128); i < VTile::kRows * kChunks;
+           i += 128) {
+        chunks[i] = uint4{0, 0, 0, 0};
+      }
+    }
+    stale_rows = 0;
+    ptx::FenceProxyAsync();
+    SyncWarpgroup();
+  }
+
   // Tiles of the block that none of these rows sees.
   __device__ __forceinline__ void Skip(int count) {
 #pragma unroll 1
@@ -237,7 +217,7 @@ struct ForwardV3Consumer {
       storage.k_ring.WaitFull(k);
       WaitTurn();
       ScoreProduct();                                      // S of the next tile
-      storage.v_ring.WaitFull(v);
+      WaitValues();
       ValueProduct(accumulate);                            // O += P V of this one, under its softmax
       PassTurn();
       ptx::WgmmaWait<1>();
@@ -245,6 +225,7 @@ struct ForwardV3Consumer {
       storage.k_ring.Release(k);
       Scores(tiles, seen, j);
       const bool moved = softmax.Update(S);                // m, P, l
+      ptx::WgmmaAfter(softmax.row_sum[0] + softmax.row_sum[1]);
       ptx::WgmmaWait<0>();
       ptx::WgmmaHold(O);
       storage.v_ring.Release(v);
@@ -252,67 +233,81 @@ struct ForwardV3Consumer {
       Pack();
       accumulate = true;
     }
-    storage.v_ring.WaitFull(v);
+    WaitValues();
     ValueProduct(accumulate);
     ptx::WgmmaWait<0>();
     ptx::WgmmaHold(O);
     storage.v_ring.Release(v);
   }
 
-  // O / l and lse of these rows to slow memory.
-  __device__ __forceinline__ void Finalize(const WorkTile& work, int q_begin, int seqlen_q, int row,
-                                           Softmax& softmax);
-  __device__ __forceinline__ void BulkStore(const WorkTile& work, int row);
+  // O / l and lse of these rows to slow memory; `masked`: some of the scores were hidden.
+  __device__ __forceinline__ void Finalize(const WorkItem& work, int row, Softmax& softmax,
+                                           bool masked);
+  __device__ __forceinline__ void StageO();
   __device__ __forceinline__ void Run();
 };
 
+// O of these rows to where their Q lay.
 template <class Traits>
-__device__ __forceinline__ void ForwardV3Consumer<Traits>::BulkStore(const WorkTile& work,
-                                                                     int row) {
-  using OTile = typename Traits::OTile;
-  const int thread = threadIdx.x % 128;
-  const int lane = thread % 32;
-  unsigned char* tile = storage.q[q.stage][consumer];
-  const std::uint32_t base = ptx::SharedAddress(tile);
-  const int tile_row = thread / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
+__device__ __forceinline__ void ForwardV3Consumer<Traits>::StageO() {
+  const std::uint32_t base = ptx::SharedAddress(storage.q[q.stage][consumer]);
+  const int row = WarpIndex() % 4 * 16 + LaneIndex() % 16;
 #pragma unroll
   for (int col = 0; col < Traits::kHeadDimV; col += 16) {
     const float* o = O + col / 2;
-    ptx::StoreMatrix4(base + OTile::Offset(tile_row, col + lane / 16 * 8),
+    ptx::StoreMatrix4(base + Traits::OTile::Offset(row, col + LaneIndex() / 16 * 8),
                       ptx::Pack<Traits::kType>(o[0], o[1]), ptx::Pack<Traits::kType>(o[2], o[3]),
                       ptx::Pack<Traits::kType>(o[4], o[5]), ptx::Pack<Traits::kType>(o[6], o[7]));
   }
-  ptx::FenceProxyAsync();
-  ptx::BarrierSync(static_cast<int>(ForwardV3Barrier::kWarpgroup) + consumer, 128);
-  if (thread != 0) return;
-  for (int b = 0; b < OTile::kBlocks; ++b) {
-    ptx::TmaStore(&p.o, tile + b * OTile::kBlockBytes, b * OTile::kBlock, row, work.head,
-                  p.base.cu_seqlens_q ? 0 : work.batch);
-  }
-  ptx::TmaStoreCommit();
-  ptx::TmaStoreWaitRead<0>();
 }
 
 template <class Traits>
-__device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const WorkTile& work,
-                                                                    int q_begin, int seqlen_q,
-                                                                    int row, Softmax& softmax) {
-  const RowPlace place(work, q_begin, seqlen_q, row);
+__device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const WorkItem& work, int row,
+                                                                    Softmax& softmax,
+                                                                    bool masked) {
+  using OTile = typename Traits::OTile;
+  const Sequence sequence = p.base.At(work.batch);
+  const int warp_row = row + WarpIndex() % 4 * 16;
   softmax.SumLanes();
-  float inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    inverse[r] = softmax.row_sum[r] == 0.0f ? 0.0f : 1.0f / softmax.row_sum[r];
-    place.StoreLse(p.base, r, softmax.Lse(r));
+    const int at = warp_row + FragmentRow() + 8 * r;
+    if (p.base.lse && FragmentCol() == 0 && at < sequence.seqlen_q) {
+      p.base.lse.At(work.batch, work.head, sequence.q_begin + at) = softmax.Lse(r);
+    }
   }
+  const float inverse[2] = {softmax.Inverse(0), softmax.Inverse(1)};
 #pragma unroll
   for (int i = 0; i < kValues; ++i) O[i] *= inverse[i / 2 % 2];
-  // The copy engine clips at the end of the tensor, not at that of a sequence within it.
-  if (p.bulk_store && (row + 64 <= seqlen_q || !p.base.cu_seqlens_q)) {
-    BulkStore(work, q_begin + row);
-  } else {
-    place.StoreO<Traits::kType, Traits::kHeadDimV>(p.base, O);
+  if (masked && p.repairs.list != nullptr) {
+    const unsigned bad = RowsNotFinite(O);
+    if (bad != 0) {
+      last_repair =
+          AddRepair(p.repairs, work, warp_row, bad, last_repair, softmax.Lse(0), softmax.Lse(1));
+    }
   }
+  // The copy engine clips at the end of the tensor, not at that of a sequence within it.
+  if (p.bulk_store && !(p.base.cu_seqlens_q && row + 64 > sequence.seqlen_q)) {
+    StageO();
+    ptx::FenceProxyAsync();
+    SyncWarpgroup();
+    if (threadIdx.x % 128 != 0) return;
+    for (int b = 0; b < OTile::kBlocks; ++b) {
+      ptx::TmaStore(&p.o, storage.q[q.stage][consumer] + b * OTile::kBlockBytes, b * OTile::kBlock,
+                    static_cast<int>(sequence.q_begin) + row, work.head,
+                    p.base.cu_seqlens_q ? 0 : work.batch);
+    }
+    ptx::TmaStoreCommit();
+    ptx::TmaStoreWaitRead<0>();
+    return;
+  }
+  const auto address = [&](int at) {
+    return p.base.o.Row(work.batch, sequence.q_begin + warp_row + at, work.head);
+  };
+  StoreElements<Traits::kType>(
+      O, BlockTarget<decltype(address)>{address, p.base.o.dtype, false,
+                                        static_cast<int>(sequence.seqlen_q) - warp_row,
+                                        static_cast<int>(p.base.head_dim_v)});
 }
 
 template <class Traits>
@@ -320,30 +315,34 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
   if (Traits::kPingPong && consumer == 1) PassTurn();
   for (;;) {
     storage.q_ring.WaitFull(q);
-    const WorkTile work = Uniform(storage.work[q.stage]);
+    const WorkItem work = Uniform(storage.work[q.stage]);
     if (!work.valid()) break;
     const Sequence sequence = p.base.At(work.batch);
-    const auto q_begin = static_cast<int>(sequence.q_begin);
-    const auto seqlen_q = static_cast<int>(sequence.seqlen_q);
     const int row = work.q_tile * Traits::kTileQ + 64 * consumer;
     const KeyTiles all = Uniform(
         KeyTiles::Of(sequence, work.q_tile * Traits::kTileQ, Traits::kTileQ, Traits::kTileKV));
     const KeyTiles tiles = Uniform(KeyTiles::Of(sequence, row, 64, Traits::kTileKV));
-    q_operand = Descriptor::InnerMajor<typename Traits::QTile>(
-        ptx::SharedAddress(storage.q[q.stage][consumer]));
+    // Of a tile that the copy engine does not clip.
+    const int past_end = all.end * Traits::kTileKV - static_cast<int>(sequence.seqlen_k);
+    stale_rows = (p.base.cu_seqlens_k || p.base.seqused_k) && past_end > 0 ? past_end : 0;
     Softmax softmax(Traits::kSoftcap ? 1.0f : p.base.score_factor);
     if (tiles.empty()) {
       Skip(all.end - all.begin);
 #pragma unroll
       for (int i = 0; i < kValues; ++i) O[i] = 0.0f;
     } else {
+      if (tiles.end < all.end) stale_rows = 0;
       Skip(all.end - tiles.end);
       Attend(tiles, SeenKeys(sequence.mask, row), softmax);
       Skip(tiles.begin - all.begin);
     }
-    Finalize(work, q_begin, seqlen_q, row, softmax);
+    Finalize(work, row, softmax, tiles.AnyMask());
     storage.q_ring.Release(q);
   }
+  if (p.repairs.list == nullptr) return;
+  if (threadIdx.x % 128 == 0) ptx::TmaStoreWait<0>();
+  SyncWarpgroup();
+  Repair<Traits::kType>(p.base, p.repairs, last_repair);
 }
 
 // --- Kernel. --------------------------------------------------------------------------------------

@@ -17,15 +17,6 @@ __device__ __forceinline__ float Exp2(float x) {
 // The larger of three, as integers (VIMNMX3 on sm_90).
 __device__ __forceinline__ int Max3(int a, int b, int c) { return __vimax3_s32(a, b, c); }
 
-// x itself, of which the compiler knows nothing: what follows from x inside a loop is computed
-// there, and does not wait in registers outside it.
-template <class T>
-__device__ __forceinline__ T Opaque(T x) {
-  static_assert(sizeof(T) == 4);
-  asm volatile("" : "+r"(x));
-  return x;
-}
-
 // Two floats as a pair of 16-bit numbers, rounded to nearest even; `low` in the low half.
 template <DType kType>
 __device__ __forceinline__ std::uint32_t Pack(float low, float high) {

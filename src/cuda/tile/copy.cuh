@@ -16,7 +16,7 @@ template <class Tile, int kThreads>
 class TileCopy {
  public:
   __device__ __forceinline__ TileCopy() {
-    const unsigned thread = ptx::Opaque(threadIdx.x);
+    const auto thread = static_cast<unsigned>(ptx::Here(static_cast<int>(threadIdx.x)));
     row_ = static_cast<int>(thread / Tile::kSpan);
     chunk_ = static_cast<int>(thread % Tile::kSpan);
     offset_ = Tile::Offset(row_, chunk_);

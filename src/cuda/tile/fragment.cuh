@@ -44,7 +44,7 @@ struct BlockReader {
   // The same reader, whose addresses are computed where they are used, not ahead of a loop.
   __device__ __forceinline__ BlockReader Here() const {
     BlockReader reader = *this;
-    reader.base = ptx::Opaque(base);
+    reader.base = static_cast<std::uint32_t>(ptx::Here(static_cast<int>(base)));
     return reader;
   }
   // Block [16 row, 16 col].

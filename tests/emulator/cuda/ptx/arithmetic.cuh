@@ -16,11 +16,6 @@ inline float Exp2(float x) {
 
 inline int Max3(int a, int b, int c) { return __vimax3_s32(a, b, c); }
 
-template <class T>
-T Opaque(T x) {
-  return x;
-}
-
 template <DType kType>
 std::uint32_t Pack(float low, float high) {
   static_assert(kType == DType::kBFloat16 || kType == DType::kFloat16);

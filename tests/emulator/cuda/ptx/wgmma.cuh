@@ -16,6 +16,7 @@ void WgmmaWait() {
 
 template <int kCount>
 void WgmmaHold(float (&)[kCount]) {}
+inline void WgmmaAfter(float) {}
 
 template <DType kType, int kN, bool kTransposed>
 struct Wgmma {

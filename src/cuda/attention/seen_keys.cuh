@@ -1,8 +1,9 @@
-// Masks and softcap of score accumulators; for their layout see lazy_softmax.cuh.
+// The interval mask of V3's accumulators: the ends are found once a Q tile, in 32 bits.
 #pragma once
 
 #include "common/mask.h"
-#include "cuda/ptx/arithmetic.cuh"
+#include "cuda/attention/online_softmax.cuh"
+#include "cuda/tile/fragment.cuh"
 
 namespace flashwok::cuda {
 
@@ -12,7 +13,7 @@ struct SeenKeys {
 
   // `row`: the first of the warpgroup.
   __device__ __forceinline__ SeenKeys(const IntervalMask& mask, std::int64_t row) {
-    row += threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    row += WarpIndex() % 4 * 16 + FragmentRow();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const KeyRange seen = mask.Row(row + 8 * r);
@@ -25,7 +26,7 @@ struct SeenKeys {
 // Scores of the keys that a row does not see become -inf, whatever they were; column 0 is `key`.
 template <int kCols>
 __device__ __forceinline__ void HideOutside(float (&S)[kCols / 2], const SeenKeys& seen, int key) {
-  const int first = key + 2 * (threadIdx.x % 4);
+  const int first = key + FragmentCol();
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int begin = seen.begin[r] - first;
@@ -34,15 +35,9 @@ __device__ __forceinline__ void HideOutside(float (&S)[kCols / 2], const SeenKey
     for (int i = 0; i < kCols / 4; ++i) {
       const int col = i / 2 * 8 + i % 2;
       float& score = S[i / 2 * 4 + 2 * r + i % 2];
-      score = col >= begin && col < end ? score : -__builtin_huge_valf();
+      score = col >= begin && col < end ? score : kMinusInf;
     }
   }
-}
-
-// tanh to about 1e-6 absolute.
-__device__ __forceinline__ float Tanh(float x) {
-  constexpr float kTwoLog2E = 2.885390081777926815f;
-  return 1.0f - __fdividef(2.0f, 1.0f + ptx::Exp2(kTwoLog2E * x));
 }
 
 }  // namespace flashwok::cuda

@@ -1,0 +1,54 @@
+// Rows of V3 that a hidden NaN may have come into (repair.cuh): put down when they are found, and
+// computed again when a warp has no more work, so that the loop keeps its registers.
+#pragma once
+
+#include "cuda/attention/epilogue.cuh"
+#include "cuda/attention/forward_v3_params.h"
+#include "cuda/attention/repair.cuh"
+
+namespace flashwok::cuda {
+
+// By one warp, of 16 of its rows; returns the entry's number, which the next one refers to.
+__device__ __forceinline__ int AddRepair(const RepairList& repairs, const WorkItem& work,
+                                         int first_row, unsigned rows, int before, float lse0,
+                                         float lse1) {
+  unsigned number = 0;
+  if (LaneIndex() == 0) {
+    number = atomicAdd(repairs.count, 1u);
+    RepairEntry& entry = repairs.list[number];
+    entry.work = work;
+    entry.first_row = first_row;
+    entry.rows = rows;
+    entry.before = before;
+  }
+  number = __shfl_sync(kAllLanes, number, 0);
+  if (FragmentCol() == 0) {
+    repairs.list[number].lse[FragmentRow()] = lse0;
+    repairs.list[number].lse[FragmentRow() + 8] = lse1;
+  }
+  return static_cast<int>(number);
+}
+
+// The entries of this warp, from the `last`; what it stored before is in memory.
+template <DType kType>
+__device__ __forceinline__ void Repair(const ForwardParams& p, const RepairList& repairs,
+                                       int last) {
+  __syncwarp();
+  for (int n = last; n >= 0; n = repairs.list[n].before) {
+    const RepairEntry& entry = repairs.list[n];
+    const WorkItem work = entry.work;
+    const Sequence sequence = p.At(work.batch);
+    for (unsigned rows = entry.rows; rows != 0; rows &= rows - 1) {
+      const int r = __ffs(static_cast<int>(rows)) - 1;
+      const std::int64_t i = entry.first_row + r;
+      if (i >= sequence.seqlen_q) break;
+      char* row = p.o.Row(work.batch, sequence.q_begin + i, work.head);
+      RepairRow<kType>(p, sequence, work.batch, work.head, i, KeyRange{0, sequence.seqlen_k},
+                       entry.lse[r], [&](int col, float value) {
+                         StoreElement<kType>(row, p.o.dtype, col, value);
+                       });
+    }
+  }
+}
+
+}  // namespace flashwok::cuda

@@ -1,0 +1,74 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "cuda/check.h"
+#include "cuda/config/forward_v1.h"
+#include "cuda/forward_params.h"
+#include "cuda/instances/forward_v1.h"
+#include "cuda/kernels.h"
+
+namespace flashwok::cuda {
+namespace {
+
+ForwardV1Config Config(const Layout& layout) {
+  return ForwardV1ConfigFor(static_cast<int>(std::max(layout.head_dim, layout.head_dim_v)));
+}
+
+std::int64_t Rows(const Layout& layout) {
+  const std::int64_t batch = layout.problem().cu_seqlens_q.present() ? 1 : layout.batch;
+  return batch * layout.num_heads * layout.total_q;
+}
+
+using Launcher = cudaError_t (*)(const ForwardParams&, cudaStream_t);
+
+template <DType kType>
+Launcher Find(int head_dim) {
+  switch (head_dim) {
+    case 64: return LaunchForwardV1<kType, 64>;
+    case 128: return LaunchForwardV1<kType, 128>;
+    default: return LaunchForwardV1<kType, 256>;
+  }
+}
+
+}  // namespace
+
+std::string ForwardV1Objection(const Layout& layout) {
+  if (std::string objection = CudaObjection(layout); !objection.empty()) return objection;
+  if (layout.problem().page_table.present()) return "page_table: is given, must be absent";
+  return {};
+}
+
+Launch PlanForwardV1(const Layout& layout) {
+  const ForwardV1Config config = Config(layout);
+  Launch launch;
+  launch.tile_q = config.tile_q;
+  launch.tile_kv = config.tile_kv;
+  return launch;
+}
+
+// The running O, m and l.
+std::size_t ForwardV1Bytes(const Layout& layout, const Launch&) {
+  return static_cast<std::size_t>(Rows(layout) * (layout.head_dim_v + 2)) * sizeof(float);
+}
+
+Status ForwardV1(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
+  if (output.row_max.present()) {
+    return Status::Unsupported("row_max: is given, must be absent on a CUDA device");
+  }
+  const Layout layout(problem);
+  ForwardParams params = MakeForwardParams(layout, output);
+  const std::int64_t rows = params.rows();
+  params.partial_o = static_cast<float*>(launch.workspace);
+  float* row_max = params.partial_o + rows * params.head_dim_v;
+  const bool varlen = problem.cu_seqlens_q.present();
+  params.row_max = {row_max, varlen ? 0 : params.num_heads * params.total_q, params.total_q, 1};
+  params.row_sum = params.row_max;
+  params.row_sum.data = row_max + rows;
+  const int head_dim = Config(layout).head_dim;
+  const Launcher launcher = problem.q.dtype == DType::kBFloat16 ? Find<DType::kBFloat16>(head_dim)
+                                                                : Find<DType::kFloat16>(head_dim);
+  return FromCuda(launcher(params, static_cast<cudaStream_t>(launch.stream)), "cuda_forward_v1");
+}
+
+}  // namespace flashwok::cuda

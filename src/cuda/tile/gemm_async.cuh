@@ -1,0 +1,50 @@
+// The two matrix products of a consumer warpgroup, by wgmma: they run on while the warpgroup does
+// other things, until it waits.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/wgmma.cuh"
+#include "cuda/tile/swizzle.h"
+
+namespace flashwok::cuda {
+
+// S = A B^T [64, BTile::kRows], both in shared memory.
+template <DType kType, class ATile, class BTile>
+__device__ __forceinline__ void MultiplyTransposed(std::uint32_t a, std::uint32_t b,
+                                                   float (&S)[BTile::kRows / 2]) {
+  const auto offset = [](auto tile, int col) {
+    using Tile = decltype(tile);
+    return col / Tile::kBlock * Tile::kBlockBytes + col % Tile::kBlock * 2;
+  };
+  const std::uint64_t a_operand = Descriptor::InnerMajor<ATile>(a);
+  const std::uint64_t b_operand = Descriptor::InnerMajor<BTile>(b);
+  ptx::WgmmaHold(S);
+  ptx::WgmmaFence();
+#pragma unroll
+  for (int col = 0; col < ATile::kCols; col += 16) {
+    ptx::Wgmma<kType, BTile::kRows, false>::Shared(
+        S, Descriptor::Advance(a_operand, offset(ATile(), col)),
+        Descriptor::Advance(b_operand, offset(BTile(), col)), col > 0);
+  }
+  ptx::WgmmaCommit();
+}
+
+// O = P B + (accumulate ? O : 0) [64, BTile::kCols], P packed in registers.
+template <DType kType, class BTile>
+__device__ __forceinline__ void Multiply(const std::uint32_t (&P)[BTile::kRows / 4],
+                                         std::uint32_t b, bool accumulate,
+                                         float (&O)[BTile::kCols / 2]) {
+  const std::uint64_t b_operand = Descriptor::OuterMajor<BTile>(b);
+  ptx::WgmmaHold(O);
+  ptx::WgmmaFence();
+#pragma unroll
+  for (int row = 0; row < BTile::kRows; row += 16) {
+    ptx::Wgmma<kType, BTile::kCols, true>::Registers(
+        O, reinterpret_cast<const std::uint32_t(&)[4]>(P[row / 4]),
+        Descriptor::Advance(b_operand, row * BTile::kWidth), accumulate || row > 0);
+  }
+  ptx::WgmmaCommit();
+}
+
+}  // namespace flashwok::cuda
