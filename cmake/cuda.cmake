@@ -1,7 +1,5 @@
 # The CUDA kernels. nvcc is CMAKE_CUDA_COMPILER, the system's, or the one that `make cuda-toolkit`
 # puts into the build folder.
-set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
 endif()
@@ -10,6 +8,12 @@ if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     PATHS ${PROJECT_SOURCE_DIR}/build/cuda-toolkit/nvidia/cu13/bin /usr/local/cuda/bin REQUIRED)
 endif()
 enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
 
 # The wgmma instructions of the tiles that the kernels use.
 set(FLASHWOK_WGMMA ${PROJECT_BINARY_DIR}/generated/cuda/ptx/wgmma.cuh)
@@ -21,9 +25,19 @@ add_custom_command(
           64 80 96 112 128 144 160 176 192 256
   DEPENDS ${PROJECT_SOURCE_DIR}/tools/generate_wgmma.py)
 
-file(GLOB FLASHWOK_CUDA_SOURCES CONFIGURE_DEPENDS cuda/*.cc cuda/instances/*.cu)
-list(APPEND FLASHWOK_SOURCES ${FLASHWOK_CUDA_SOURCES} ${FLASHWOK_WGMMA})
-set_source_files_properties(${FLASHWOK_CUDA_SOURCES} PROPERTIES
-  INCLUDE_DIRECTORIES "${PROJECT_BINARY_DIR}/generated;${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}")
 # Registers, shared memory and spills of each kernel stand in the build's log and in the objects.
 add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+
+file(GLOB FLASHWOK_CUDA_SOURCES CONFIGURE_DEPENDS cuda/*.cc cuda/instances/*.cu)
+set_source_files_properties(${FLASHWOK_CUDA_SOURCES} PROPERTIES
+  INCLUDE_DIRECTORIES "${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}")
+# V3's instructions are Hopper's alone.
+set(FLASHWOK_HOPPER_SOURCES ${FLASHWOK_CUDA_SOURCES})
+list(FILTER FLASHWOK_HOPPER_SOURCES INCLUDE REGEX "_v3_[0-9_]+\\.cu$")
+list(REMOVE_ITEM FLASHWOK_CUDA_SOURCES ${FLASHWOK_HOPPER_SOURCES})
+list(APPEND FLASHWOK_SOURCES ${FLASHWOK_CUDA_SOURCES})
+add_library(flashwok_hopper OBJECT ${FLASHWOK_HOPPER_SOURCES} ${FLASHWOK_WGMMA})
+set_target_properties(flashwok_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real)
+target_include_directories(flashwok_hopper PRIVATE ${PROJECT_SOURCE_DIR}/src
+  ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/generated)
+set(FLASHWOK_OBJECTS $<TARGET_OBJECTS:flashwok_hopper>)

@@ -368,4 +368,18 @@ inline const std::vector<Case>& Cases() {
   return cases;
 }
 
+// Every case that the GPU's dtypes can hold, in both of them.
+inline std::vector<Case> HalfCases() {
+  std::vector<Case> cases;
+  for (Case c : Cases()) {
+    if (c.dtype != DType::kBFloat16 && c.dtype != DType::kFloat16) continue;
+    c.backward = false;
+    cases.push_back(c);
+    c.dtype = c.dtype == DType::kFloat16 ? DType::kBFloat16 : DType::kFloat16;
+    c.name += c.dtype == DType::kFloat16 ? "_as_float16" : "_as_bfloat16";
+    cases.push_back(c);
+  }
+  return cases;
+}
+
 }  // namespace flashwok::test

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <list>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -101,6 +102,21 @@ class GuardedMemory {
     for (Buffer& buffer : buffers_) {
       if (buffer.output) buffer.bytes = buffer.before;
     }
+  }
+
+  // A buffer with its guards, to be copied elsewhere: what lies at a multiple of 64 bytes here lies
+  // at one from its begin.
+  struct Region {
+    std::span<std::byte> bytes;
+    bool output;
+  };
+  std::vector<Region> Regions() {
+    std::vector<Region> regions;
+    for (Buffer& buffer : buffers_) {
+      const std::size_t begin = static_cast<std::size_t>(buffer.data - buffer.bytes.data()) - kGuard;
+      regions.push_back({std::span(buffer.bytes).subspan(begin), buffer.output});
+    }
+    return regions;
   }
 
   // The buffer that was written where it may not be; empty when all is well.

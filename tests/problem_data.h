@@ -66,6 +66,8 @@ class ProblemData {
   // The buffer that was written where it may not be; empty when all is well.
   std::string GuardError() const { return memory_.Error(); }
 
+  GuardedMemory& memory() { return memory_; }
+
  private:
   static std::int64_t Product(const Extents& extents) {
     return std::accumulate(extents.begin(), extents.end(), std::int64_t{1},

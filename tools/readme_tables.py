@@ -8,9 +8,9 @@
   tools/readme_tables.py --record-support FLASHWOK  # writes docs/support.json
   tools/readme_tables.py --check-support FLASHWOK   # fails if the program's kernels differ from it
 
-A table stands between <!-- table:NAME --> and <!-- /table -->. NAME: speed, memory, compare or
-support; speed and memory are of bench/results/cpu_local.json, or of another record of the folder
-as in speed:RECORD.
+A table stands between <!-- table:NAME --> and <!-- /table -->. NAME: speed, memory, compare,
+support, h200 or generations; speed and memory are of bench/results/cpu_local.json, or of another
+record of the folder as in speed:RECORD; h200 and generations are empty without their record.
 """
 
 import argparse
@@ -18,7 +18,9 @@ import pathlib
 import re
 import sys
 
+import gpu_tables
 import records
+from markdown_table import table
 from records import RESULTS, SUPPORT, Breach, require
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -92,11 +94,6 @@ WORDS = {
         "list": "、",
     },
 }
-
-
-def table(head, rows):
-    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
-    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]]) + "\n"
 
 
 def no_record(words, head):
@@ -263,6 +260,8 @@ def make_table(root, name, language):
         return speed_table(root, words, record or DEFAULT_RECORD)
     if kind == "memory":
         return memory_table(root, words, record or DEFAULT_RECORD)
+    if kind in gpu_tables.BLOCKS and not record:
+        return gpu_tables.BLOCKS[kind](root, language)
     require(kind in ("support", "compare") and not record, f"no table is called {name}")
     return support_table(root, words) if kind == "support" else compare_block(root, words)
 
@@ -273,7 +272,8 @@ def rewritten(root, path, language):
 
     def replace(match):
         names.append(match[2])
-        return match[1] + "\n" + make_table(root, match[2], language) + "\n" + match[4]
+        made = make_table(root, match[2], language)
+        return match[1] + (f"\n{made}\n" if made else "") + match[4]
 
     text = (root / path).read_text()
     opened = len(re.findall(r"<!-- table:", text))

@@ -21,16 +21,22 @@ def require(condition, message):
         raise Breach(message)
 
 
-def sources_sha256(root):
-    """The hash that `flashwok bench` puts into a record: cli/lib/sha256.h says over what."""
+# The files of each program that writes records. Where a record names none: the first.
+PROGRAMS = {
+    "flashwok bench": "cli/lib/**/bench*",
+    "bench/h200_forward.py": "bench/*.py",
+}
+
+
+def sources_sha256(root, program="flashwok bench"):
+    """Over src/, include/ and the program's files, as cli/lib/sha256.h says it for the first."""
     paths = []
-    for folder in ("cli/lib", "include", "src"):
-        for path in (root / folder).rglob("*"):
-            if path.is_file() and (folder != "cli/lib" or path.stem.startswith("bench")):
-                paths.append(path.relative_to(root).as_posix())
+    for pattern in ("include/**/*", "src/**/*", PROGRAMS[program]):
+        paths += [path for path in root.glob(pattern) if path.is_file()]
     digest = hashlib.sha256()
-    for path in sorted(paths, key=str.encode):
-        digest.update(path.encode() + b"\0" + (root / path).read_bytes() + b"\0")
+    names = {path.relative_to(root).as_posix().encode(): path for path in paths}
+    for name, path in sorted(names.items()):
+        digest.update(name + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -64,7 +70,6 @@ def read_compare(root):
 
 def states(root):
     """A line for each record: whether it measured the sources of this tree."""
-    tree = sources_sha256(root)
     found = {}
     for file in sorted((root / RESULTS).glob("*.json")):
         found[f"{RESULTS}/{file.name}"] = read_bench(root, file.stem)
@@ -72,7 +77,9 @@ def states(root):
     if compare is not None:
         found[COMPARE] = compare
     for path, record in found.items():
-        if record.get("sources_sha256") == tree:
+        program = record.get("program", "flashwok bench")
+        require(program in PROGRAMS, f"{path}: of an unknown program, {program}")
+        if record.get("sources_sha256") == sources_sha256(root, program):
             yield f"{path}: of these sources, {record.get('date')}"
         else:
             yield f"warning: {path}: of older sources, {record.get('date')}"

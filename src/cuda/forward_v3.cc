@@ -22,7 +22,7 @@ int Multiprocessors() {
 }  // namespace
 
 Launch PlanForwardV3(const Layout& layout) {
-  const ForwardV3Config& config = ForwardV3ConfigOf(layout);
+  const ForwardV3Config config = ForwardV3ConfigOf(layout);
   Launch launch;
   launch.tile_q = config.tile_q();
   launch.tile_kv = config.tile_kv;

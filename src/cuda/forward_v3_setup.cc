@@ -59,8 +59,9 @@ Status Encode(const Tensor& tensor, int rows, int cols, EncodeTensorMap encode,
 
 }  // namespace
 
-const ForwardV3Config& ForwardV3ConfigOf(const Layout& layout) {
-  return kForwardV3Configs[ForwardV3Row(layout.head_dim, layout.head_dim_v)];
+ForwardV3Config ForwardV3ConfigOf(const Layout& layout) {
+  const auto& config = kForwardV3Configs[ForwardV3Row(layout.head_dim, layout.head_dim_v)];
+  return layout.softcap > 0.0 ? WithSoftcap(config) : config;
 }
 
 std::string ForwardV3Objection(const Layout& layout) {

@@ -21,8 +21,8 @@ struct TensorMapRequest {
 };
 using EncodeTensorMap = Status (*)(const TensorMapRequest&, ptx::TensorMap*);
 
-// The row of its table for a problem that it takes.
-const ForwardV3Config& ForwardV3ConfigOf(const Layout& layout);
+// From its table, for a problem that it takes.
+ForwardV3Config ForwardV3ConfigOf(const Layout& layout);
 
 // Why V3 does not take the problem, or empty.
 std::string ForwardV3Objection(const Layout& layout);

@@ -1,4 +1,4 @@
-// The case list in 16-bit dtypes, and the check of an emulated kernel's results.
+// The check of an emulated kernel's results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,20 +13,6 @@
 #include "tests/tolerance.h"
 
 namespace flashwok::test {
-
-// Every case that the GPU's dtypes can hold, in both of them.
-inline std::vector<Case> HalfCases() {
-  std::vector<Case> cases;
-  for (Case c : Cases()) {
-    if (c.dtype != DType::kBFloat16 && c.dtype != DType::kFloat16) continue;
-    c.backward = false;
-    cases.push_back(c);
-    c.dtype = c.dtype == DType::kFloat16 ? DType::kBFloat16 : DType::kFloat16;
-    c.name += c.dtype == DType::kFloat16 ? "_as_float16" : "_as_bfloat16";
-    cases.push_back(c);
-  }
-  return cases;
-}
 
 // Runs with the schedule in order and with drawn ones; the bits must be the same.
 inline void CheckForward(ProblemData& data,

@@ -18,7 +18,9 @@ Status Encode(const cuda::TensorMapRequest& request, cuda::ptx::TensorMap* map) 
 
 template <DType kType, int kRow, bool kSoftcap>
 void RunKernel(const cuda::ForwardV3Params& params, const emulator::Options& options) {
-  using Traits = cuda::ForwardV3Traits<kType, cuda::kForwardV3Configs[kRow], kSoftcap>;
+  constexpr cuda::ForwardV3Config kPlain = cuda::kForwardV3Configs[kRow];
+  constexpr cuda::ForwardV3Config kConfig = kSoftcap ? cuda::WithSoftcap(kPlain) : kPlain;
+  using Traits = cuda::ForwardV3Traits<kType, kConfig, kSoftcap>;
   const std::uint32_t tiles = params.schedule.total();
   emulator::Launch(dim3(tiles < 3 ? tiles : 3), Traits::kThreads,
                    sizeof(cuda::ForwardV3Storage<Traits>),
@@ -41,7 +43,7 @@ void RunRow(int row, const cuda::ForwardV3Params& params, const emulator::Option
 void RunV3(const Problem& problem, const ForwardOutput& output, const emulator::Options& options) {
   const flashwok::Layout layout(problem);
   cuda::ForwardV3Params params;
-  const cuda::ForwardV3Config& config = cuda::ForwardV3ConfigOf(layout);
+  const cuda::ForwardV3Config config = cuda::ForwardV3ConfigOf(layout);
   std::vector<std::byte> scratch(cuda::ForwardV3Scratch(layout, config));  // zeros
   ASSERT_TRUE(
       cuda::MakeForwardV3Params(layout, config, output, scratch.data(), Encode, &params).ok());

@@ -41,15 +41,13 @@ __device__ __forceinline__ KeyTiles Uniform(const KeyTiles& tiles) {
 // A place in a ring of stages, which each side walks on its own.
 template <int kStages>
 struct Ring {
-  int stage = 0;
-  std::uint32_t round = 0;  // its parity says which phase of a barrier is meant
+  std::uint32_t count = 0;  // of the places before it
 
-  __device__ __forceinline__ void Next() {
-    if (++stage == kStages) {
-      stage = 0;
-      round ^= 1;
-    }
-  }
+  __device__ __forceinline__ int stage() const { return static_cast<int>(count % kStages); }
+  // Which phase of a barrier is meant.
+  __device__ __forceinline__ std::uint32_t parity() const { return count / kStages % 2; }
+  __device__ __forceinline__ void Next() { ++count; }
+  __device__ __forceinline__ Ring Before() const { return {count - 1}; }
 };
 
 // full[stage]: its bytes have come. empty[stage]: every consumer warp has let go of it.
@@ -67,23 +65,22 @@ struct RingBarriers {
 
   // The producer's side. In the first round every stage is free.
   __device__ __forceinline__ void WaitEmpty(const Ring<kStages>& at) {
-    ptx::MbarrierWait(&empty[at.stage], at.round ^ 1);
+    ptx::MbarrierWait(&empty[at.stage()], at.parity() ^ 1);
   }
   __device__ __forceinline__ void Expect(const Ring<kStages>& at, std::uint32_t bytes) {
-    ptx::MbarrierArriveExpect(&full[at.stage], bytes);
+    ptx::MbarrierArriveExpect(&full[at.stage()], bytes);
   }
   __device__ __forceinline__ void Acquire(const Ring<kStages>& at, std::uint32_t bytes) {
     WaitEmpty(at);
     Expect(at, bytes);
   }
 
-  // The consumers' side. Release moves on.
+  // The consumers' side.
   __device__ __forceinline__ void WaitFull(const Ring<kStages>& at) {
-    ptx::MbarrierWait(&full[at.stage], at.round);
+    ptx::MbarrierWait(&full[at.stage()], at.parity());
   }
-  __device__ __forceinline__ void Release(Ring<kStages>& at) {
-    if (threadIdx.x % 32 == 0) ptx::MbarrierArrive(&empty[at.stage]);
-    at.Next();
+  __device__ __forceinline__ void Release(const Ring<kStages>& at) {
+    if (threadIdx.x % 32 == 0) ptx::MbarrierArrive(&empty[at.stage()]);
   }
 };
 

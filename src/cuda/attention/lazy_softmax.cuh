@@ -49,6 +49,13 @@ struct LazySoftmax {
     return grew;
   }
 
+  // The old part of O, where Update says so.
+  template <int kCount>
+  __device__ __forceinline__ void Rescale(float (&O)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) O[i] *= alpha[i / 2 % 2];
+  }
+
   // l of the whole row, in all four lanes that share it.
   __device__ __forceinline__ void SumLanes() {
 #pragma unroll
@@ -77,5 +84,17 @@ struct LazySoftmax {
     }
   }
 };
+
+// tanh to about 1e-6 absolute.
+__device__ __forceinline__ float Tanh(float x) {
+  return 1.0f - __fdividef(2.0f, 1.0f + ptx::Exp2(2.0f * kLog2E * x));
+}
+
+// Products to capped scores in units of log2.
+template <int kCount>
+__device__ __forceinline__ void CapScores(float factor, float softcap_log2, float (&S)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) S[i] = softcap_log2 * Tanh(factor * S[i]);
+}
 
 }  // namespace flashwok::cuda

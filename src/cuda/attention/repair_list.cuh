@@ -8,25 +8,24 @@
 
 namespace flashwok::cuda {
 
-// By one warp, of 16 of its rows; returns the entry's number, which the next one refers to.
-__device__ __forceinline__ int AddRepair(const RepairList& repairs, const WorkItem& work,
-                                         int first_row, unsigned rows, int before, float lse0,
-                                         float lse1) {
-  unsigned number = 0;
+// By one warp, of 16 of its rows; `last` is the number of its latest entry, in shared memory.
+__device__ __forceinline__ void AddRepair(const RepairList& repairs, const WorkItem& work,
+                                          int first_row, unsigned rows, float lse0, float lse1,
+                                          int& last) {
   if (LaneIndex() == 0) {
-    number = atomicAdd(repairs.count, 1u);
+    const unsigned number = atomicAdd(repairs.count, 1u);
     RepairEntry& entry = repairs.list[number];
     entry.work = work;
     entry.first_row = first_row;
     entry.rows = rows;
-    entry.before = before;
+    entry.before = last;
+    last = static_cast<int>(number);
   }
-  number = __shfl_sync(kAllLanes, number, 0);
+  __syncwarp();
   if (FragmentCol() == 0) {
-    repairs.list[number].lse[FragmentRow()] = lse0;
-    repairs.list[number].lse[FragmentRow() + 8] = lse1;
+    repairs.list[last].lse[FragmentRow()] = lse0;
+    repairs.list[last].lse[FragmentRow() + 8] = lse1;
   }
-  return static_cast<int>(number);
 }
 
 // The entries of this warp, from the `last`; what it stored before is in memory.

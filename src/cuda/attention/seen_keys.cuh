@@ -13,7 +13,7 @@ struct SeenKeys {
 
   // `row`: the first of the warpgroup.
   __device__ __forceinline__ SeenKeys(const IntervalMask& mask, std::int64_t row) {
-    row += WarpIndex() % 4 * 16 + FragmentRow();
+    row += WarpOfGroup() * 16 + FragmentRow();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const KeyRange seen = mask.Row(row + 8 * r);

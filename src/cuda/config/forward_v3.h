@@ -15,9 +15,22 @@ struct ForwardV3Config {
 };
 
 inline constexpr ForwardV3Config kForwardV3Configs[] = {
-    {64, 64, 3, 128, 2, 2, false},  {96, 96, 3, 96, 2, 2, false},  {128, 128, 2, 128, 2, 2, true},
-    {192, 128, 2, 128, 2, 1, true}, {192, 192, 2, 96, 2, 1, true}, {256, 256, 2, 80, 2, 1, true},
+    {64, 64, 3, 128, 2, 2, false},
+    {96, 96, 3, 96, 2, 2, false},
+    {128, 128, 2, 128, 2, 2, true},
+    {192, 128, 2, 128, 2, 1, true},
+    {192, 192, 2, 96, 2, 1, true},
+    {256, 256, 2, 80, 2, 1, true},
 };
+
+// With softcap, whose tanh wants registers: fewer consumers share them.
+constexpr ForwardV3Config WithSoftcap(ForwardV3Config config) {
+  if (config.consumers > 2) {
+    config.consumers = 2;
+    config.ping_pong = true;
+  }
+  return config;
+}
 
 // The narrowest row that holds both; -1: none does.
 constexpr int ForwardV3Row(long head_dim, long head_dim_v) {

@@ -141,7 +141,7 @@ class ForwardV1 {
     ScoreProduct<kType, Traits::kHeadDim>(Q, K, S);  // S = Q K^T  [kTileQ, kWarpKeys]
     Scores(params, here, i0, begin, S);              // mask, bias, and their maxima
     __syncthreads();
-    std::uint32_t P[Traits::kBlocks][Traits::kWarpKeys / 16][4];
+    std::uint32_t P[Traits::kBlocks][Traits::kWarpKeys / 4];
     Softmax(params, here, i0, begin, S, P);  // m, P and the parts of l
     float O[Traits::kBlocks][Traits::kHeadDim / 2] = {};
     ValueProduct<kType>(P, V, O);  // O = P V, of this warp's keys  [kTileQ, kHeadDim]
@@ -202,9 +202,10 @@ class ForwardV1 {
   }
 
   template <int kCount>
-  __device__ __forceinline__ static void Softmax(
-      const ForwardParams& params, const HeadV1& here, std::int64_t i0, std::int64_t begin,
-      float (&S)[Traits::kBlocks][kCount], std::uint32_t (&P)[Traits::kBlocks][kCount / 8][4]) {
+  __device__ __forceinline__ static void Softmax(const ForwardParams& params, const HeadV1& here,
+                                                 std::int64_t i0, std::int64_t begin,
+                                                 float (&S)[Traits::kBlocks][kCount],
+                                                 std::uint32_t (&P)[Traits::kBlocks][kCount / 2]) {
     const float factor = Traits::kPlain ? params.score_factor : 1.0f;
 #pragma unroll
     for (int m = 0; m < Traits::kBlocks; ++m) {
@@ -223,7 +224,7 @@ class ForwardV1 {
       if (!Traits::kPlain && params.dropout.active()) {
         DropRows(params, Place(here, i0, m, begin), S[m]);
       }
-      PackA<kType>(S[m], P[m]);
+      PackRows<kType>(S[m], P[m]);
     }
   }
 

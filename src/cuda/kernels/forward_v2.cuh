@@ -213,7 +213,7 @@ class ForwardV2 {
     const float factor = Traits::kPlain ? params.score_factor : 1.0f;
     for (int n = 0; n < tile.walk.count; ++n) {
       float S[Traits::kBlocks][Traits::kTileKV / 2];
-      std::uint32_t P[Traits::kBlocks][Traits::kTileKV / 16][4];
+      std::uint32_t P[Traits::kBlocks][Traits::kTileKV / 4];
       const K k(loader.template Acquire<KeyTensor::kK>(n), 0);
       ScoreProduct<kType, Traits::kHeadDim>(Q.Here(), k, S);  // S = Q K^T  [kWarpRows, kTileKV]
 #pragma unroll
@@ -223,7 +223,7 @@ class ForwardV2 {
         const bool grown = OnlineSoftmax(factor, S[m], state[m], alpha);  // m, P, l
         if (grown) Rescale(alpha, O[m]);                                  // O *= alpha
         if (!Traits::kPlain && params.dropout.active()) DropRows(params, Place(tile, m, n), S[m]);
-        PackA<kType>(S[m], P[m]);
+        PackRows<kType>(S[m], P[m]);
       }
       const V v(loader.template Acquire<KeyTensor::kV>(n), 0);
       ValueProduct<kType>(P, v, O);  // O += P V  [kWarpRows, kHeadDim]

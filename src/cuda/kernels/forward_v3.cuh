@@ -7,6 +7,7 @@
 //     copy engine.
 #pragma once
 
+#include "cuda/attention/bulk_store.cuh"
 #include "cuda/attention/epilogue.cuh"
 #include "cuda/attention/forward_v3_params.h"
 #include "cuda/attention/forward_v3_pipeline.cuh"
@@ -17,15 +18,9 @@
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/named_barrier.cuh"
 #include "cuda/ptx/setmaxnreg.cuh"
-#include "cuda/ptx/stmatrix.cuh"
 #include "cuda/tile/gemm_async.cuh"
 
 namespace flashwok::cuda {
-
-// tanh to about 1e-6 absolute.
-__device__ __forceinline__ float Tanh(float x) {
-  return 1.0f - __fdividef(2.0f, 1.0f + ptx::Exp2(2.0f * kLog2E * x));
-}
 
 template <class Traits>
 struct alignas(1024) ForwardV3Storage {
@@ -35,6 +30,7 @@ struct alignas(1024) ForwardV3Storage {
   RingBarriers<Traits::kQStages> q_ring;
   RingBarriers<Traits::kStages> k_ring, v_ring;
   WorkItem work[Traits::kQStages];  // whose Q lies in the stage
+  int last_repair[Traits::kConsumerWarps];  // each warp's, or -1
 };
 
 enum class ForwardV3Barrier : int { kTurn = 1, kWarpgroup = 4 };  // + the consumer's number
@@ -55,7 +51,7 @@ __device__ __forceinline__ void LoadWork(const ForwardV3Params& p, const WorkIte
   storage.q_ring.Expect(q, Traits::kConsumers * Traits::QTile::kBytes);
 #pragma unroll 1
   for (int c = 0; c < Traits::kConsumers; ++c) {
-    LoadTile<typename Traits::QTile>(storage.q[q.stage][c], p.q, storage.q_ring.full[q.stage],
+    LoadTile<typename Traits::QTile>(storage.q[q.stage()][c], p.q, storage.q_ring.full[q.stage()],
                                      row + 64 * c, work.head, batch);
   }
   const int head_kv = work.head / static_cast<int>(p.base.group);
@@ -64,10 +60,10 @@ __device__ __forceinline__ void LoadWork(const ForwardV3Params& p, const WorkIte
   for (int left = tiles.end - tiles.begin; left > 0; --left) {
     row -= Traits::kTileKV;
     storage.k_ring.Acquire(kv, Traits::KTile::kBytes);
-    LoadTile<typename Traits::KTile>(storage.k[kv.stage], p.k, storage.k_ring.full[kv.stage], row,
+    LoadTile<typename Traits::KTile>(storage.k[kv.stage()], p.k, storage.k_ring.full[kv.stage()], row,
                                      head_kv, batch);
     storage.v_ring.Acquire(kv, Traits::VTile::kBytes);
-    LoadTile<typename Traits::VTile>(storage.v[kv.stage], p.v, storage.v_ring.full[kv.stage], row,
+    LoadTile<typename Traits::VTile>(storage.v[kv.stage()], p.v, storage.v_ring.full[kv.stage()], row,
                                      head_kv, batch);
     kv.Next();
   }
@@ -82,11 +78,11 @@ __device__ __forceinline__ void Produce(const ForwardV3Params& p,
   for (WorkItem work = source.First();; work = source.Next()) {
     if (threadIdx.x == 0) {
       storage.q_ring.WaitEmpty(q);
-      storage.work[q.stage] = work;
+      storage.work[q.stage()] = work;
       if (work.valid()) {
         LoadWork<Traits>(p, work, storage, q, kv);
       } else {
-        ptx::MbarrierArrive(&storage.q_ring.full[q.stage]);
+        ptx::MbarrierArrive(&storage.q_ring.full[q.stage()]);
       }
     }
     __syncwarp();
@@ -111,44 +107,45 @@ struct ForwardV3Consumer {
   ForwardV3Storage<Traits>& storage;
   const int consumer;
   Ring<Traits::kQStages> q;
-  Ring<Traits::kStages> k, v;
+  Ring<Traits::kStages> kv;  // of the next K; of V where K is done
   float S[kScores];                  // [64, kTileKV], then P
   std::uint32_t P[kScores / 2];      // the same, packed: an operand
   float O[kValues];                  // [64, kHeadDimV]
-  int stale_rows;        // of V's next tile
-  int last_repair = -1;  // of this warp's
+  int stale_rows;                    // of V's next tile
+
+  // What is being done: read again where it is needed, as registers are for tiles.
+  __device__ __forceinline__ WorkItem Work() const { return Uniform(storage.work[q.stage()]); }
+  // This warpgroup's first row.
+  __device__ __forceinline__ int Row(const WorkItem& work) const {
+    return work.q_tile * Traits::kTileQ + 64 * consumer;
+  }
+
+  __device__ __forceinline__ int& LastRepair() const {
+    return storage.last_repair[4 * consumer + WarpOfGroup()];
+  }
 
   // S = Q K^T, asynchronous.
   __device__ __forceinline__ void ScoreProduct() {
     MultiplyTransposed<Traits::kType, typename Traits::QTile, typename Traits::KTile>(
-        ptx::SharedAddress(storage.q[q.stage][consumer]), ptx::SharedAddress(storage.k[k.stage]), S);
+        ptx::SharedAddress(storage.q[q.stage()][consumer]), ptx::SharedAddress(storage.k[kv.stage()]), S);
   }
 
   // O += P V, asynchronous.
   __device__ __forceinline__ void ValueProduct(bool accumulate) {
-    Multiply<Traits::kType, typename Traits::VTile>(P, ptx::SharedAddress(storage.v[v.stage]),
+    Multiply<Traits::kType, typename Traits::VTile>(P, ptx::SharedAddress(storage.v[kv.Before().stage()]),
                                                     accumulate, O);
   }
 
-  __device__ __forceinline__ void Pack() {
-#pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) P[i] = ptx::Pack<Traits::kType>(S[2 * i], S[2 * i + 1]);
-  }
-
-  __device__ __forceinline__ void RescaleO(const Softmax& softmax) {
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) O[i] *= softmax.alpha[i / 2 % 2];
-  }
-
   // Softcap and masks of tile j.
-  __device__ __forceinline__ void Scores(const KeyTiles& tiles, const SeenKeys& seen, int j) {
+  __device__ __forceinline__ void Scores(const KeyTiles& tiles, int j) {
     if constexpr (Traits::kSoftcap) {
-#pragma unroll
-      for (int i = 0; i < kScores; ++i) {
-        S[i] = p.base.softcap_log2 * Tanh(p.base.score_factor * S[i]);
-      }
+      CapScores(p.base.score_factor, p.base.softcap_log2, S);
     }
-    if (tiles.NeedsMask(j)) HideOutside<Traits::kTileKV>(S, seen, j * Traits::kTileKV);
+    if (tiles.NeedsMask(j)) {
+      const WorkItem work = Work();
+      const SeenKeys seen(p.base.At(work.batch).mask, Row(work));
+      HideOutside<Traits::kTileKV>(S, seen, j * Traits::kTileKV);
+    }
   }
 
   __device__ __forceinline__ void WaitTurn() {
@@ -170,12 +167,12 @@ struct ForwardV3Consumer {
   // zeros leave alone. Every consumer writes the same.
   __device__ __forceinline__ void WaitValues() {
     using VTile = typename Traits::VTile;
-    storage.v_ring.WaitFull(v);
+    storage.v_ring.WaitFull(kv.Before());
     if (stale_rows == 0) return;
     constexpr int kChunks = VTile::kWidth / 16;
     const int first = (VTile::kRows - stale_rows) * kChunks;
     for (int b = 0; b < VTile::kBlocks; ++b) {
-      auto* chunks = reinterpret_cast<uint4*>(storage.v[v.stage] + b * VTile::kBlockBytes);
+      auto* chunks = reinterpret_cast<uint4*>(storage.v[kv.Before().stage()] + b * VTile::kBlockBytes);
       for (int i = first + static_cast<int>(threadIdx.x % 128); i < VTile::kRows * kChunks;
            i += 128) {
         chunks[i] = uint4{0, 0, 0, 0};
@@ -192,82 +189,84 @@ struct ForwardV3Consumer {
     for (; count > 0; --count) {
       WaitTurn();
       PassTurn();
-      storage.k_ring.WaitFull(k);
-      storage.k_ring.Release(k);
-      storage.v_ring.WaitFull(v);
-      storage.v_ring.Release(v);
+      storage.k_ring.WaitFull(kv);
+      storage.v_ring.WaitFull(kv);
+      __syncwarp();  // no lane gives back what another waits for
+      storage.k_ring.Release(kv);
+      storage.v_ring.Release(kv);
+      kv.Next();
     }
   }
 
+  // Gives back the place of Q, where O is stored from. The storing warp comes for it late, when the
+  // copy engine has read it: in the next work, if Q has a second place.
+  __device__ __forceinline__ void ReleaseQ() {
+    if (WarpOfGroup() != 0) storage.q_ring.Release(q);
+    q.Next();
+    if (Traits::kQStages == 1) ReleaseStored();
+  }
+  __device__ __forceinline__ void ReleaseStored() {
+    if (threadIdx.x % 128 != 0 || q.count == 0) return;
+    ptx::TmaStoreWaitRead<0>();
+    ptx::MbarrierArrive(&storage.q_ring.empty[q.Before().stage()]);
+  }
+
   // The tiles that these rows see, from the right.
-  __device__ __forceinline__ void Attend(const KeyTiles& tiles, const SeenKeys& seen,
-                                         Softmax& softmax) {
-    storage.k_ring.WaitFull(k);
+  __device__ __forceinline__ void Attend(const KeyTiles& tiles, Softmax& softmax) {
+    storage.k_ring.WaitFull(kv);
     WaitTurn();
-    ScoreProduct();                                        // S = Q K^T
+    ScoreProduct();                        // S = Q K^T
     PassTurn();
     ptx::WgmmaWait<0>();
     ptx::WgmmaHold(S);
-    storage.k_ring.Release(k);
-    Scores(tiles, seen, tiles.end - 1);
-    softmax.Update(S);                                     // m, P, l
-    Pack();
+    storage.k_ring.Release(kv);
+    kv.Next();
+    Scores(tiles, tiles.end - 1);
+    softmax.Update(S);                     // m, P, l
+    PackRows<Traits::kType>(S, P);
+    if (Traits::kQStages > 1) ReleaseStored();
     bool accumulate = false;
     for (int j = tiles.end - 2; j >= tiles.begin; --j) {
-      storage.k_ring.WaitFull(k);
+      storage.k_ring.WaitFull(kv);
       WaitTurn();
-      ScoreProduct();                                      // S of the next tile
+      ScoreProduct();                      // S of the next tile
       WaitValues();
-      ValueProduct(accumulate);                            // O += P V of this one, under its softmax
+      ValueProduct(accumulate);            // O += P V of this one, under its softmax
       PassTurn();
       ptx::WgmmaWait<1>();
       ptx::WgmmaHold(S);
-      storage.k_ring.Release(k);
-      Scores(tiles, seen, j);
-      const bool moved = softmax.Update(S);                // m, P, l
+      storage.k_ring.Release(kv);
+      Scores(tiles, j);
+      const bool moved = softmax.Update(S);  // m, P, l
       ptx::WgmmaAfter(softmax.row_sum[0] + softmax.row_sum[1]);
       ptx::WgmmaWait<0>();
       ptx::WgmmaHold(O);
-      storage.v_ring.Release(v);
-      if (moved) RescaleO(softmax);                        // O *= alpha
-      Pack();
+      storage.v_ring.Release(kv.Before());
+      kv.Next();
+      if (moved) softmax.Rescale(O);       // O *= alpha
+      PackRows<Traits::kType>(S, P);
       accumulate = true;
     }
     WaitValues();
     ValueProduct(accumulate);
     ptx::WgmmaWait<0>();
     ptx::WgmmaHold(O);
-    storage.v_ring.Release(v);
+    storage.v_ring.Release(kv.Before());
   }
 
   // O / l and lse of these rows to slow memory; `masked`: some of the scores were hidden.
-  __device__ __forceinline__ void Finalize(const WorkItem& work, int row, Softmax& softmax,
-                                           bool masked);
-  __device__ __forceinline__ void StageO();
+  __device__ __forceinline__ void Finalize(Softmax& softmax, bool masked);
   __device__ __forceinline__ void Run();
 };
 
-// O of these rows to where their Q lay.
 template <class Traits>
-__device__ __forceinline__ void ForwardV3Consumer<Traits>::StageO() {
-  const std::uint32_t base = ptx::SharedAddress(storage.q[q.stage][consumer]);
-  const int row = WarpIndex() % 4 * 16 + LaneIndex() % 16;
-#pragma unroll
-  for (int col = 0; col < Traits::kHeadDimV; col += 16) {
-    const float* o = O + col / 2;
-    ptx::StoreMatrix4(base + Traits::OTile::Offset(row, col + LaneIndex() / 16 * 8),
-                      ptx::Pack<Traits::kType>(o[0], o[1]), ptx::Pack<Traits::kType>(o[2], o[3]),
-                      ptx::Pack<Traits::kType>(o[4], o[5]), ptx::Pack<Traits::kType>(o[6], o[7]));
-  }
-}
-
-template <class Traits>
-__device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const WorkItem& work, int row,
-                                                                    Softmax& softmax,
+__device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(Softmax& softmax,
                                                                     bool masked) {
   using OTile = typename Traits::OTile;
+  const WorkItem work = Work();
+  const int row = Row(work);
   const Sequence sequence = p.base.At(work.batch);
-  const int warp_row = row + WarpIndex() % 4 * 16;
+  const int warp_row = row + WarpOfGroup() * 16;
   softmax.SumLanes();
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -282,23 +281,19 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const WorkIt
   if (masked && p.repairs.list != nullptr) {
     const unsigned bad = RowsNotFinite(O);
     if (bad != 0) {
-      last_repair =
-          AddRepair(p.repairs, work, warp_row, bad, last_repair, softmax.Lse(0), softmax.Lse(1));
+      AddRepair(p.repairs, work, warp_row, bad, softmax.Lse(0), softmax.Lse(1), LastRepair());
     }
   }
   // The copy engine clips at the end of the tensor, not at that of a sequence within it.
   if (p.bulk_store && !(p.base.cu_seqlens_q && row + 64 > sequence.seqlen_q)) {
-    StageO();
+    unsigned char* tile = storage.q[q.stage()][consumer];
+    StageRows<Traits::kType, OTile>(O, ptx::SharedAddress(tile));
     ptx::FenceProxyAsync();
     SyncWarpgroup();
-    if (threadIdx.x % 128 != 0) return;
-    for (int b = 0; b < OTile::kBlocks; ++b) {
-      ptx::TmaStore(&p.o, storage.q[q.stage][consumer] + b * OTile::kBlockBytes, b * OTile::kBlock,
-                    static_cast<int>(sequence.q_begin) + row, work.head,
-                    p.base.cu_seqlens_q ? 0 : work.batch);
+    if (threadIdx.x % 128 == 0) {
+      StoreTile<OTile>(tile, p.o, static_cast<int>(sequence.q_begin) + row, work.head,
+                       p.base.cu_seqlens_q ? 0 : work.batch);
     }
-    ptx::TmaStoreCommit();
-    ptx::TmaStoreWaitRead<0>();
     return;
   }
   const auto address = [&](int at) {
@@ -313,36 +308,39 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const WorkIt
 template <class Traits>
 __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
   if (Traits::kPingPong && consumer == 1) PassTurn();
+  if (LaneIndex() == 0) LastRepair() = -1;
+  __syncwarp();
   for (;;) {
     storage.q_ring.WaitFull(q);
-    const WorkItem work = Uniform(storage.work[q.stage]);
+    const WorkItem work = Work();
     if (!work.valid()) break;
     const Sequence sequence = p.base.At(work.batch);
-    const int row = work.q_tile * Traits::kTileQ + 64 * consumer;
     const KeyTiles all = Uniform(
         KeyTiles::Of(sequence, work.q_tile * Traits::kTileQ, Traits::kTileQ, Traits::kTileKV));
-    const KeyTiles tiles = Uniform(KeyTiles::Of(sequence, row, 64, Traits::kTileKV));
+    const KeyTiles tiles = Uniform(KeyTiles::Of(sequence, Row(work), 64, Traits::kTileKV));
     // Of a tile that the copy engine does not clip.
     const int past_end = all.end * Traits::kTileKV - static_cast<int>(sequence.seqlen_k);
     stale_rows = (p.base.cu_seqlens_k || p.base.seqused_k) && past_end > 0 ? past_end : 0;
     Softmax softmax(Traits::kSoftcap ? 1.0f : p.base.score_factor);
     if (tiles.empty()) {
+      if (Traits::kQStages > 1) ReleaseStored();
       Skip(all.end - all.begin);
 #pragma unroll
       for (int i = 0; i < kValues; ++i) O[i] = 0.0f;
     } else {
       if (tiles.end < all.end) stale_rows = 0;
       Skip(all.end - tiles.end);
-      Attend(tiles, SeenKeys(sequence.mask, row), softmax);
+      Attend(tiles, softmax);
       Skip(tiles.begin - all.begin);
     }
-    Finalize(work, row, softmax, tiles.AnyMask());
-    storage.q_ring.Release(q);
+    Finalize(softmax, tiles.AnyMask());
+    ReleaseQ();
   }
+  if (threadIdx.x % 128 == 0) ptx::TmaStoreWaitRead<0>();
   if (p.repairs.list == nullptr) return;
   if (threadIdx.x % 128 == 0) ptx::TmaStoreWait<0>();
   SyncWarpgroup();
-  Repair<Traits::kType>(p.base, p.repairs, last_repair);
+  Repair<Traits::kType>(p.base, p.repairs, LastRepair());
 }
 
 // --- Kernel. --------------------------------------------------------------------------------------
@@ -385,12 +383,13 @@ cudaError_t LaunchForwardV3(DType dtype, const ForwardV3Params& params, int bloc
   constexpr DType kBf16 = DType::kBFloat16;
   constexpr DType kHalf = DType::kFloat16;
   constexpr ForwardV3Config kConfig = kForwardV3Configs[kRow];
+  constexpr ForwardV3Config kCapped = WithSoftcap(kConfig);
   const bool softcap = params.base.softcap_log2 != 0.0f;
   if (dtype == kBf16) {
-    return softcap ? StartForwardV3<ForwardV3Traits<kBf16, kConfig, true>>(params, blocks, stream)
+    return softcap ? StartForwardV3<ForwardV3Traits<kBf16, kCapped, true>>(params, blocks, stream)
                    : StartForwardV3<ForwardV3Traits<kBf16, kConfig, false>>(params, blocks, stream);
   }
-  return softcap ? StartForwardV3<ForwardV3Traits<kHalf, kConfig, true>>(params, blocks, stream)
+  return softcap ? StartForwardV3<ForwardV3Traits<kHalf, kCapped, true>>(params, blocks, stream)
                  : StartForwardV3<ForwardV3Traits<kHalf, kConfig, false>>(params, blocks, stream);
 }
 

@@ -14,6 +14,13 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
+// The same number, of which the compiler does not know that: what depends on it is computed here,
+// not kept in registers from before a loop.
+__device__ __forceinline__ int Here(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // The larger of three, as integers (VIMNMX3 on sm_90).
 __device__ __forceinline__ int Max3(int a, int b, int c) { return __vimax3_s32(a, b, c); }
 

@@ -15,6 +15,10 @@ inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
 __device__ __forceinline__ int LaneIndex() { return static_cast<int>(threadIdx.x % 32); }
 __device__ __forceinline__ int WarpIndex() { return static_cast<int>(threadIdx.x / 32); }
+// Of the four of a warpgroup.
+__device__ __forceinline__ int WarpOfGroup() {
+  return ptx::Here(static_cast<int>(threadIdx.x / 32 % 4));
+}
 // This lane's first row and first column in an accumulator.
 __device__ __forceinline__ int FragmentRow() { return static_cast<int>(threadIdx.x % 32 / 4); }
 __device__ __forceinline__ int FragmentCol() { return static_cast<int>(threadIdx.x % 4 * 2); }
@@ -56,11 +60,11 @@ struct BlockReader {
   }
 };
 
-// An accumulator, rounded to 16 bits, as the A of a product: [k] is columns [16 k, 16 k + 16).
+// All columns of an accumulator, rounded: P[4 k ...] is the A of columns [16 k, 16 k + 16).
 template <DType kType, int kCount>
-__device__ __forceinline__ void PackA(const float (&P)[kCount], std::uint32_t (&a)[kCount / 8][4]) {
+__device__ __forceinline__ void PackRows(const float (&S)[kCount], std::uint32_t (&P)[kCount / 2]) {
 #pragma unroll
-  for (int n = 0; n < kCount / 2; ++n) a[n / 4][n % 4] = ptx::Pack<kType>(P[2 * n], P[2 * n + 1]);
+  for (int i = 0; i < kCount / 2; ++i) P[i] = ptx::Pack<kType>(S[2 * i], S[2 * i + 1]);
 }
 
 }  // namespace flashwok::cuda

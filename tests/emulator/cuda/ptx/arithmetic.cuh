@@ -14,6 +14,7 @@ inline float Exp2(float x) {
   return y < 0x1p-126f ? 0.0f : y;
 }
 
+inline int Here(int x) { return x; }
 inline int Max3(int a, int b, int c) { return __vimax3_s32(a, b, c); }
 
 template <DType kType>
