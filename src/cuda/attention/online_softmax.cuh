@@ -68,42 +68,59 @@ __device__ __forceinline__ void Exp2Rows(float factor, const float (&max)[2], fl
 }
 
 // A row keeps its old maximum until a score is 2^8 above it: P stays small enough for any dtype,
-// l and O are exact against whichever maximum, and alpha is 1 in almost every tile.
+// l and O are exact against whichever maximum, and few tiles raise one.
 inline constexpr float kMaxGrowth = 8.0f;
 
-// One tile's step (FA2 Algorithm 1, lines 9 and 10): m, S -> P, l, and alpha, by which the row's
-// old O is to be multiplied. `factor` > 0. kMayBeEmpty: a row may have seen no key up to here.
-template <bool kMayBeEmpty, int kCount>
-__device__ __forceinline__ void OnlineSoftmax(float factor, float (&S)[kCount], RowState& state,
-                                              float (&alpha)[2]) {
-  float max[2], sum[2];
-  RowMax(S, max);
+// Whether a score is that far above its row's maximum, in any row of the warp; or all are below 0
+// and might be. A float's bits order like an integer where it is positive: three at a time.
+template <int kCount>
+__device__ __forceinline__ bool MayGrow(float factor, const float (&S)[kCount],
+                                        const RowState& state) {
+  bool grown = false;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float old = state.row_max[r];
-    const float here = factor * max[r];
-    state.row_max[r] = here > old + kMaxGrowth ? here : old;
-    max[r] = kMayBeEmpty ? SafeMax(state.row_max[r]) : state.row_max[r];
-    alpha[r] = ptx::Exp2(old - max[r]);
-  }
-  Exp2Rows(factor, max, S, sum);
+    int max = 0;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) state.row_sum[r] = fmaf(state.row_sum[r], alpha[r], sum[r]);
+    for (int n = 2 * r; n < kCount; n += 4) {
+      max = ptx::Max3(max, __float_as_int(S[n]), __float_as_int(S[n + 1]));
+    }
+    grown = grown || factor * __int_as_float(max) > state.row_max[r] + kMaxGrowth;
+  }
+  return __any_sync(kAllLanes, grown);
 }
 
-// O *= alpha, unless no row of the warp needs it.
-template <int kBlocks, int kCount>
-__device__ __forceinline__ void Rescale(const float (&alpha)[kBlocks][2],
-                                        float (&O)[kBlocks][kCount]) {
-  bool same = true;
+// One tile's step (FA2 Algorithm 1, lines 9 and 10): m, S -> P, l. True, in all lanes, when old O
+// is to be multiplied by alpha. `factor` > 0. What becomes of a row does not depend on the others.
+template <int kCount>
+__device__ __forceinline__ bool OnlineSoftmax(float factor, float (&S)[kCount], RowState& state,
+                                              float (&alpha)[2]) {
+  const bool grown = MayGrow(factor, S, state);
+  if (grown) {
+    float max[2];
+    RowMax(S, max);
 #pragma unroll
-  for (int m = 0; m < kBlocks; ++m) same = same && alpha[m][0] == 1.0f && alpha[m][1] == 1.0f;
-  if (__all_sync(kAllLanes, same)) return;
-#pragma unroll
-  for (int m = 0; m < kBlocks; ++m) {
-#pragma unroll
-    for (int n = 0; n < kCount; ++n) O[m][n] *= alpha[m][n % 4 / 2];
+    for (int r = 0; r < 2; ++r) {
+      const float old = state.row_max[r];
+      const float here = factor * max[r];
+      state.row_max[r] = here > old + kMaxGrowth ? here : old;
+      alpha[r] = ptx::Exp2(old - SafeMax(state.row_max[r]));
+      state.row_sum[r] *= alpha[r];
+    }
   }
+  float max[2], sum[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) max[r] = SafeMax(state.row_max[r]);
+  Exp2Rows(factor, max, S, sum);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) state.row_sum[r] += sum[r];
+  return grown;
+}
+
+// O *= alpha.
+template <int kCount>
+__device__ __forceinline__ void Rescale(const float (&alpha)[2], float (&O)[kCount]) {
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) O[n] *= alpha[n % 4 / 2];
 }
 
 // lse of a row, natural log.

@@ -83,9 +83,12 @@ __device__ inline void RepairRow(const ForwardParams& params, const Sequence& se
     const float score = j < keys.end ? ScoreOf<kType>(params, sequence, b, h, i, j) : kMinusInf;
     float weight = ptx::Exp2(fmaf(-lse, kLog2E, score));
     if (params.dropout.active()) {
-      const bool keep = params.dropout.Keep(batch_head, static_cast<std::uint32_t>(i),
-                                            static_cast<std::uint32_t>(j));
-      weight *= keep ? params.dropout.keep_scale : 0.0f;
+      const PhiloxCounter words = params.dropout.Block(batch_head, static_cast<std::uint32_t>(i),
+                                                       static_cast<std::uint32_t>(j / 4));
+      const std::uint32_t pair[2] = {j % 2 == 0 ? words[0] : words[1],
+                                     j % 2 == 0 ? words[2] : words[3]};
+      const std::uint32_t word = j % 4 < 2 ? pair[0] : pair[1];
+      weight *= word >= params.dropout.threshold ? params.dropout.keep_scale : 0.0f;
     }
     unsigned seen = __ballot_sync(kAllLanes, score != kMinusInf);
     for (int n = 0; n < kLanes; ++n) {

@@ -17,7 +17,7 @@ struct ScorePlace {
   std::int64_t batch = 0;
   std::int64_t head = 0;
   std::int64_t row = 0;        // of the sequence, this lane's first; the other is 8 further
-  std::int64_t key_begin = 0;  // of the tile
+  std::int64_t key_begin = 0;  // where S begins
 };
 
 // Calls visit(r, col, score) for each of a lane's scores: r is 0 or 1, col counts from the tile's
@@ -29,23 +29,47 @@ __device__ __forceinline__ void ForEachScore(float (&S)[kCount], const Visit& vi
   for (int n = 0; n < kCount; ++n) visit(n % 4 / 2, first + n / 4 * 8 + n % 2, S[n]);
 }
 
-// Hides what lies outside the rows' intervals of keys.
+// The interval mask on one tile of scores, in 32 bits: row r of the Q tile sees the columns
+// [first + r, last + r) of the KV tile, cut to [0, cols).
+struct TileInterval {
+  int first, last, cols;
+
+  __device__ __forceinline__ static TileInterval Make(const IntervalMask& mask,
+                                                      std::int64_t row_begin,
+                                                      std::int64_t key_begin) {
+    constexpr std::int64_t kFar = std::int64_t{1} << 40;  // beyond any length
+    const std::int64_t center = row_begin + mask.diagonal - key_begin;
+    const std::int64_t left = mask.left < kFar ? mask.left : kFar;
+    const std::int64_t right = mask.right < kFar ? mask.right : kFar;
+    return {Near(center - left), Near(center + right + 1), Near(mask.seqlen_k - key_begin)};
+  }
+
+ private:
+  // So far from the tile that the difference is none.
+  __device__ __forceinline__ static int Near(std::int64_t x) {
+    constexpr int kNear = 1 << 30;
+    return x < -kNear ? -kNear : x > kNear ? kNear : static_cast<int>(x);
+  }
+};
+
+// Hides what lies outside the rows' intervals of keys. `row`: this lane's first, in the Q tile;
+// `col`: of the KV tile, where S begins.
 template <int kCount>
-__device__ __forceinline__ void HideOutside(const IntervalMask& mask, const ScorePlace& place,
+__device__ __forceinline__ void HideOutside(const TileInterval& interval, int row, int col,
                                             float (&S)[kCount]) {
-  constexpr std::int64_t kCols = kCount * 2;
-  unsigned begin[2], size[2];
+  int first[2], last[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const KeyRange seen = mask.Row(place.row + 8 * r);
-    const std::int64_t first = seen.begin - place.key_begin;
-    const std::int64_t last = seen.end - place.key_begin;
-    begin[r] = static_cast<unsigned>(first < 0 ? 0 : first > kCols ? kCols : first);
-    size[r] = static_cast<unsigned>(last < 0 ? 0 : last > kCols ? kCols : last) - begin[r];
+    const int end = interval.last + row + 8 * r;
+    first[r] = interval.first + row + 8 * r - col - FragmentCol();
+    last[r] = (end < interval.cols ? end : interval.cols) - col - FragmentCol();
   }
-  ForEachScore(S, [&](int r, int col, float& score) {
-    if (static_cast<unsigned>(col) - begin[r] >= size[r]) score = kMinusInf;
-  });
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) {
+    const int r = n % 4 / 2;
+    const int at = n / 4 * 8 + n % 2;
+    if (at < first[r] || at >= last[r]) S[n] = kMinusInf;
+  }
 }
 
 // Of a product of Q and K: the log2 score before anything is added to it.
@@ -108,7 +132,10 @@ __device__ __forceinline__ void ScoreStage(const ForwardParams& params, const Se
       if (params.mask.data[offset] == 0) score = kMinusInf;
     });
   }
-  if (masked) HideOutside(sequence.mask, place, S);
+  if (masked) {
+    const TileInterval interval = TileInterval::Make(sequence.mask, place.row, place.key_begin);
+    HideOutside(interval, 0, 0, S);
+  }
 }
 
 // Multiplies P by the dropout mask. A Philox block is 4 keys of a row, which two lanes share: the

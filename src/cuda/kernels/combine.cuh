@@ -3,7 +3,6 @@
 // owns a row; a piece without keys (lse = -inf) is left out, and its O is not read.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "common/softmax_state.h"
@@ -77,8 +76,7 @@ __global__ void __launch_bounds__(Combine::kWarps * 32)
   Combine::Run(params);
 }
 
-// Reads params.partial_o and params.partial_lse, writes params.o and params.lse.
-inline cudaError_t LaunchCombine(const ForwardParams& params, cudaStream_t stream) {
+cudaError_t LaunchCombine(const ForwardParams& params, cudaStream_t stream) {
   const std::int64_t blocks = (params.rows() + Combine::kWarps - 1) / Combine::kWarps;
   if (blocks == 0) return cudaSuccess;
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;

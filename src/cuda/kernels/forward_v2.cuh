@@ -6,22 +6,21 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cuda/attention/epilogue.cuh"
 #include "cuda/attention/online_softmax.cuh"
 #include "cuda/attention/params.h"
+#include "cuda/attention/q_tile.cuh"
 #include "cuda/attention/repair.cuh"
 #include "cuda/attention/score_stage.cuh"
-#include "cuda/attention/work_tile.cuh"
 #include "cuda/config/forward_v2.h"
 #include "cuda/tile/copy.cuh"
 #include "cuda/tile/gemm.cuh"
 
 namespace flashwok::cuda {
 
-// kPlain: nothing but an interval mask between the product and the softmax, and rows aligned to
-// 16 bytes. All else is decided at run time.
+// kPlain: nothing but an interval mask between the product and the softmax, rows aligned to 16
+// bytes, and no KV tile on two pages. All else is decided at run time.
 template <DType kInput, int kBucket, bool kPlainScores>
 struct ForwardV2Traits {
   static constexpr ForwardV2Config kConfig = ForwardV2ConfigFor(kBucket);
@@ -31,8 +30,10 @@ struct ForwardV2Traits {
   static constexpr int kTileQ = kConfig.tile_q;
   static constexpr int kTileKV = kConfig.tile_kv;
   static constexpr int kStages = kConfig.stages;
-  static constexpr int kThreads = kConfig.warps * 32;
-  static constexpr int kBlocks = kTileQ / kConfig.warps / 16;  // of 16 rows, a warp
+  static constexpr int kWarps = kPlain ? kConfig.warps : kConfig.full_warps;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kResident = kPlain ? kConfig.blocks : kConfig.full_blocks;  // on an SM
+  static constexpr int kBlocks = kTileQ / kWarps / 16;  // of 16 rows, a warp
   using TileQ = SharedTile<kTileQ, kHeadDim>;
   using TileKV = SharedTile<kTileKV, kHeadDim>;
 };
@@ -42,7 +43,7 @@ struct ForwardV2Storage {
   alignas(128) unsigned char Q[Traits::TileQ::kBytes];  // and O on its way out
   alignas(128) unsigned char KV[Traits::kStages][Traits::TileKV::kBytes];
   float lse[Traits::kTileQ];
-  WorkTile work;
+  QTile tile;
 };
 
 enum class KeyTensor : std::uint8_t { kK, kV };
@@ -57,11 +58,18 @@ class ForwardV2Loader {
 
   __device__ __forceinline__ ForwardV2Loader(const ForwardParams& params,
                                              ForwardV2Storage<Traits>& storage)
-      : params_(params), work_(storage.work), ring_(ptx::SharedAddress(storage.KV)) {
+      : params_(params), tile_(storage.tile), ring_(ptx::SharedAddress(storage.KV)) {
     const char* first =
-        params.q.Row(work_.batch, work_.sequence.q_begin + work_.row_begin, work_.head);
-    Copy(TileQ{ptx::SharedAddress(storage.Q)}, work_.rows, params.head_dim,
-         [&](int row) { return first + row * params.q.row_stride; });
+        params.q.Row(tile_.batch, tile_.sequence.q_begin + tile_.row_begin, tile_.head);
+    const TileQ Q{ptx::SharedAddress(storage.Q)};
+    const TileCopy<TileQ, Traits::kThreads> copy;
+    const int cols = static_cast<int>(params.head_dim);
+    if (Traits::kPlain || params.aligned) {
+      copy.Strided(Q, tile_.rows, cols, first, 0, params.q.row_stride);
+    } else {
+      copy.Elements(Q, tile_.rows, cols,
+                    [&](int row) { return first + row * params.q.row_stride; });
+    }
     Prologue<0>();
   }
 
@@ -79,10 +87,12 @@ class ForwardV2Loader {
   }
 
  private:
+  // `rows` rows from number `begin` of those that start at `base`: all keys, or a page of them.
   struct Item {
-    const char* first;
-    std::int64_t key;
-    int rows;
+    int rows = 0;
+    unsigned key = 0;
+    unsigned begin = 0;
+    const char* base = nullptr;
   };
 
   __device__ __forceinline__ TileKV Stage(int stage) const {
@@ -97,57 +107,64 @@ class ForwardV2Loader {
     }
   }
 
+  template <int kItem>
+  __device__ __forceinline__ const RowView& View() const {
+    return kItem % 2 == 0 ? params_.k : params_.v;
+  }
+
+  // Where key `key` lies. In 32 bits: there are no registers for a division in 64.
+  template <int kItem>
+  __device__ __forceinline__ void Locate(unsigned key, Item& item) const {
+    item.base = kItem % 2 == 0 ? tile_.k : tile_.v;
+    item.begin = key;
+    if (params_.page_size == 0) return;
+    const auto page_size = static_cast<unsigned>(params_.page_size);
+    const unsigned slot = key / page_size;
+    const IntView pages{params_.page_table.data + tile_.batch * params_.page_batch_stride,
+                        params_.page_table.stride};
+    item.base = View<kItem>().Row(pages.At(slot, 0, params_.num_pages - 1), 0, tile_.head_kv);
+    item.begin = key - slot * page_size;
+  }
+
   // Item 2 n + kItem; one past the last has no rows.
   template <int kItem>
   __device__ __forceinline__ Item Find(int n) const {
-    constexpr bool kIsK = kItem % 2 == 0;
+    Item item;
     n += kItem / 2;
-    const bool exists = n < work_.walk.count;
-    const std::int64_t key = exists ? work_.walk.At(n) * std::int64_t{Traits::kTileKV} : 0;
-    const std::int64_t left = exists ? work_.sequence.seqlen_k - key : 0;
-    return {(kIsK ? work_.k : work_.v) + key * (kIsK ? params_.k : params_.v).row_stride, key,
-            static_cast<int>(std::min<std::int64_t>(left, Traits::kTileKV))};
+    if (n < tile_.walk.count) {
+      item.key = static_cast<unsigned>(tile_.walk.At(n) * Traits::kTileKV);
+      item.rows = Traits::kTileKV;
+      const std::int64_t left = tile_.sequence.seqlen_k - item.key;
+      // A tile cut short by the end of the keys comes first in the walk.
+      if (kItem < 2 && left < Traits::kTileKV) item.rows = static_cast<int>(left);
+    }
+    Locate<kItem>(item.key, item);
+    return item;
   }
 
   // One group of copies.
   template <int kItem>
   __device__ __forceinline__ void Load(const Item& item, const TileKV& tile) const {
-    constexpr bool kIsK = kItem % 2 == 0;
-    const RowView& view = kIsK ? params_.k : params_.v;
-    const std::int64_t cols = kIsK ? params_.head_dim : params_.head_dim_v;
-    if (params_.page_size == 0) {
-      Copy(tile, item.rows, cols, [&](int row) { return item.first + row * view.row_stride; });
+    const TileCopy<TileKV, Traits::kThreads> copy;
+    const auto cols = static_cast<int>(kItem % 2 == 0 ? params_.head_dim : params_.head_dim_v);
+    const std::int64_t stride = View<kItem>().row_stride;
+    const auto row_address = [&](int row) {
+      Item own;
+      Locate<kItem>(item.key + static_cast<unsigned>(row < item.rows ? row : 0), own);
+      return own.base + own.begin * stride;
+    };
+    if (Traits::kPlain) {
+      copy.template Strided<kItem >= 2>(tile, item.rows, cols, item.base, item.begin, stride);
+    } else if (params_.aligned) {
+      copy.Chunks(tile, item.rows, cols, row_address);
     } else {
-      Copy(tile, item.rows, cols, [&](int row) {
-        return PagedRow(view, static_cast<unsigned>(item.key) + (row < item.rows ? row : 0));
-      });
+      copy.Elements(tile, item.rows, cols, row_address);
     }
     ptx::CopyAsyncCommit();
   }
 
-  // params.KeyRow in 32 bits: the registers that a division in 64 takes are not to be had.
-  __device__ __forceinline__ const char* PagedRow(const RowView& view, unsigned key) const {
-    const auto page_size = static_cast<unsigned>(params_.page_size);
-    const IntView pages{params_.page_table.data + work_.batch * params_.page_batch_stride,
-                        params_.page_table.stride};
-    const unsigned slot = key / page_size;
-    return view.Row(pages.At(slot, 0, params_.num_pages - 1), key - slot * page_size,
-                    work_.head_kv);
-  }
-
-  template <class Tile, class Source>
-  __device__ __forceinline__ void Copy(const Tile& tile, int rows, std::int64_t cols,
-                                       const Source& source) const {
-    const TileCopy<Tile, Traits::kThreads> copy;
-    if (Traits::kPlain || params_.aligned) {
-      copy.Chunks(tile, rows, static_cast<int>(cols), source);
-    } else {
-      copy.Elements(tile, rows, static_cast<int>(cols), source);
-    }
-  }
-
   const ForwardParams& params_;
-  const WorkTile& work_;  // in shared memory
+  const QTile& tile_;  // in shared memory
   const std::uint32_t ring_;
   int stage_ = Traits::kStages - 1;  // of the item in use
 };
@@ -159,32 +176,33 @@ class ForwardV2 {
   using TileQ = typename Traits::TileQ;
   using TileKV = typename Traits::TileKV;
   using Storage = ForwardV2Storage<Traits>;
+  static constexpr DType kType = Traits::kType;
   static constexpr int kWarpRows = 16 * Traits::kBlocks;
 
-  __device__ static void Run(const ForwardParams& params, const ForwardV2Grid& grid) {
+  __device__ static void Run(const ForwardParams& params, const Schedule& schedule) {
     if (WarpIndex() == 0) {
-      const WorkTile work = FindWorkTile(params, grid, Traits::kTileQ, Traits::kTileKV);
-      if (LaneIndex() == 0) Shared().work = work;
+      const QTile tile = FindQTile(params, schedule, Traits::kTileQ, Traits::kTileKV);
+      if (LaneIndex() == 0) Shared().tile = tile;
     }
     __syncthreads();
-    const WorkTile& work = Shared().work;
-    if (!work.exists) return;
+    const QTile& tile = Shared().tile;
+    if (!tile.exists) return;
     float O[Traits::kBlocks][Traits::kHeadDim / 2] = {};
     RowState state[Traits::kBlocks];
-    if (work.walk.count > 0) Loop(params, work, state, O);
+    if (tile.walk.count > 0) Loop(params, tile, state, O);
     unsigned bad = 0;  // rows of this warp with a NaN or an infinity
 #pragma unroll
     for (int m = 0; m < Traits::kBlocks; ++m)
-      bad |= Finish(params, work, m, state[m], O[m]) << 16 * m;
-    Repair(params, work, bad);
+      bad |= Finish(params, tile, m, state[m], O[m]) << 16 * m;
+    Repair(params, tile, bad);
   }
 
  private:
-  static_assert(Traits::kTileQ % (16 * Traits::kConfig.warps) == 0);
+  static_assert(Traits::kTileQ % (16 * Traits::kWarps) == 0);
 
   __device__ static Storage& Shared() { return *reinterpret_cast<Storage*>(ptx::DynamicShared()); }
 
-  __device__ __forceinline__ static void Loop(const ForwardParams& params, const WorkTile& work,
+  __device__ __forceinline__ static void Loop(const ForwardParams& params, const QTile& tile,
                                               RowState (&state)[Traits::kBlocks],
                                               float (&O)[Traits::kBlocks][Traits::kHeadDim / 2]) {
     using K = BlockReader<TileKV, Walk::kColsFirst>;
@@ -193,85 +211,86 @@ class ForwardV2 {
                                                  WarpIndex() * kWarpRows);
     ForwardV2Loader<Traits> loader(params, Shared());
     const float factor = Traits::kPlain ? params.score_factor : 1.0f;
-    const auto step = [&](auto masked, int n) {
-      float S[Traits::kBlocks][Traits::kTileKV / 2], alpha[Traits::kBlocks][2];
+    for (int n = 0; n < tile.walk.count; ++n) {
+      float S[Traits::kBlocks][Traits::kTileKV / 2];
+      std::uint32_t P[Traits::kBlocks][Traits::kTileKV / 4];
       const K k(loader.template Acquire<KeyTensor::kK>(n), 0);
-      ScoreProduct<Traits::kType, Traits::kHeadDim>(Q, k, S);  // S = Q K^T  [kWarpRows, kTileKV]
+      ScoreProduct<kType, Traits::kHeadDim>(Q.Here(), k, S);  // S = Q K^T  [kWarpRows, kTileKV]
 #pragma unroll
       for (int m = 0; m < Traits::kBlocks; ++m) {
-        const ScorePlace place = Place(work, m, n);
-        Scores<masked>(params, work.sequence, place, n < work.walk.masked, S[m]);  // mask, bias
-        OnlineSoftmax<masked>(factor, S[m], state[m], alpha[m]);                   // m, P, l
-        if (!Traits::kPlain && params.dropout.active()) DropRows(params, place, S[m]);
+        float alpha[2];
+        Scores(params, tile, m, n, S[m]);                                 // mask, bias
+        const bool grown = OnlineSoftmax(factor, S[m], state[m], alpha);  // m, P, l
+        if (grown) Rescale(alpha, O[m]);                                  // O *= alpha
+        if (!Traits::kPlain && params.dropout.active()) DropRows(params, Place(tile, m, n), S[m]);
+        PackRows<kType>(S[m], P[m]);
       }
-      Rescale(alpha, O);  // O *= alpha
       const V v(loader.template Acquire<KeyTensor::kV>(n), 0);
-      ValueProduct<Traits::kType>(S, v, O);  // O += P V  [kWarpRows, kHeadDim]
-    };
-    int n = 0;
-    for (; n < (Traits::kPlain ? work.walk.masked : work.walk.count); ++n)
-      step(std::true_type(), n);
-    for (; n < work.walk.count; ++n) step(std::false_type(), n);
+      ValueProduct<kType>(P, v, O);  // O += P V  [kWarpRows, kHeadDim]
+    }
     ptx::CopyAsyncWait<0>();
   }
 
-  __device__ __forceinline__ static ScorePlace Place(const WorkTile& work, int m, int n) {
-    const std::int64_t row = work.row_begin + WarpIndex() * kWarpRows + 16 * m + FragmentRow();
-    return {work.batch, work.head, row, work.walk.At(n) * std::int64_t{Traits::kTileKV}};
+  __device__ __forceinline__ static ScorePlace Place(const QTile& tile, int m, int n) {
+    const int row = ptx::Here(WarpIndex() * kWarpRows + FragmentRow()) + 16 * m;
+    return {tile.batch, tile.head, tile.row_begin + row,
+            tile.walk.At(n) * std::int64_t{Traits::kTileKV}};
   }
 
-  template <bool kMasked, int kCount>
-  __device__ __forceinline__ static void Scores(const ForwardParams& params,
-                                                const Sequence& sequence, const ScorePlace& place,
-                                                bool masked, float (&S)[kCount]) {
-    if constexpr (!Traits::kPlain) {
-      ScoreStage<Traits::kType>(params, sequence, place, masked, S);
-    } else if constexpr (kMasked) {
-      HideOutside(sequence.mask, place, S);
+  // Everything between the product and the softmax, for the rows of block m.
+  template <int kCount>
+  __device__ __forceinline__ static void Scores(const ForwardParams& params, const QTile& tile,
+                                                int m, int n, float (&S)[kCount]) {
+    const bool masked = n < tile.walk.masked;
+    if (!Traits::kPlain) {
+      ScoreStage<kType>(params, tile.sequence, Place(tile, m, n), masked, S);
+    } else if (masked) {
+      HideOutside(TileInterval::Make(tile.sequence.mask, tile.row_begin,
+                                     tile.walk.At(n) * std::int64_t{Traits::kTileKV}),
+                  WarpIndex() * kWarpRows + 16 * m + FragmentRow(), 0, S);
     }
   }
 
   // Where the rows of a tile go: to O, or of a piece of the keys to a partial result.
   struct Target {
     const ForwardParams& params;
-    const WorkTile& work;
+    const QTile& tile;
     __device__ __forceinline__ bool whole() const { return params.num_splits == 1; }
     __device__ __forceinline__ DType dtype() const {
       return whole() ? params.o.dtype : DType::kFloat32;
     }
     __device__ __forceinline__ std::int64_t Part(int row) const {
-      return work.split * params.rows() +
-             PartialRow(params, work.sequence.q_begin, work.batch, work.head, work.row_begin + row);
+      return tile.split * params.rows() +
+             PartialRow(params, tile.sequence.q_begin, tile.batch, tile.head, tile.row_begin + row);
     }
     __device__ __forceinline__ char* Row(int row) const {
       if (!whole()) {
         return reinterpret_cast<char*>(params.partial_o + Part(row) * params.head_dim_v);
       }
-      return params.o.Row(work.batch, work.sequence.q_begin + work.row_begin + row, work.head);
+      return params.o.Row(tile.batch, tile.sequence.q_begin + tile.row_begin + row, tile.head);
     }
     __device__ __forceinline__ void StoreLse(int row, float lse) const {
       if (!whole()) {
         params.partial_lse[Part(row)] = lse;
       } else if (params.lse) {
-        params.lse.At(work.batch, work.head, work.sequence.q_begin + work.row_begin + row) = lse;
+        params.lse.At(tile.batch, tile.head, tile.sequence.q_begin + tile.row_begin + row) = lse;
       }
     }
   };
 
   // Rows of block m: divided by l, to global memory. Returns those that are not finite.
-  __device__ __forceinline__ static unsigned Finish(const ForwardParams& params,
-                                                    const WorkTile& work, int m,
-                                                    const RowState& state,
+  __device__ __forceinline__ static unsigned Finish(const ForwardParams& params, const QTile& tile,
+                                                    int m, const RowState& state,
                                                     float (&O)[Traits::kHeadDim / 2]) {
     const int row0 = WarpIndex() * kWarpRows + 16 * m;
-    const Target target{params, work};
+    const Target target{params, tile};
     const auto address = [&](int row) { return target.Row(row0 + row); };
     const BlockTarget<decltype(address)> block{address, target.dtype(),
-                                               Traits::kPlain || params.aligned, work.rows - row0,
+                                               Traits::kPlain || params.aligned, tile.rows - row0,
                                                static_cast<int>(params.head_dim_v)};
     float lse[2];
     Finalize(state, O, lse);
-    StoreBlock<Traits::kType>(TileQ{ptx::SharedAddress(Shared().Q)}, row0, O, block);
+    StoreBlock<kType>(TileQ{ptx::SharedAddress(Shared().Q)}, row0, O, block);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = FragmentRow() + 8 * r;
@@ -279,27 +298,26 @@ class ForwardV2 {
       Shared().lse[row0 + row] = lse[r];
       if (row < block.rows) target.StoreLse(row0 + row, lse[r]);
     }
-    return Traits::kPlain && work.walk.masked == 0 ? 0 : RowsNotFinite(O);
+    return Traits::kPlain && tile.walk.masked == 0 ? 0 : RowsNotFinite(O);
   }
 
   // Computes the rows again that a hidden NaN may have come into.
-  __device__ __forceinline__ static void Repair(const ForwardParams& params, const WorkTile& work,
+  __device__ __forceinline__ static void Repair(const ForwardParams& params, const QTile& tile,
                                                 unsigned bad) {
-    KeyRange keys{0, work.sequence.seqlen_k};
+    KeyRange keys{0, tile.sequence.seqlen_k};
     if (params.num_splits > 1) {
-      keys.begin = work.split * params.chunk;
+      keys.begin = tile.split * params.chunk;
       keys.end = std::min(keys.end, keys.begin + params.chunk);
     }
-    const Target target{params, work};
+    const Target target{params, tile};
     __syncwarp();
     for (; bad != 0; bad &= bad - 1) {
       const int row = WarpIndex() * kWarpRows + __ffs(static_cast<int>(bad)) - 1;
-      if (row >= work.rows) break;
-      RepairRow<Traits::kType>(params, work.sequence, work.batch, work.head, work.row_begin + row,
-                               keys, Shared().lse[row], [&](int col, float value) {
-                                 StoreElement<Traits::kType>(target.Row(row), target.dtype(), col,
-                                                             value);
-                               });
+      if (row >= tile.rows) break;
+      RepairRow<kType>(params, tile.sequence, tile.batch, tile.head, tile.row_begin + row, keys,
+                       Shared().lse[row], [&](int col, float value) {
+                         StoreElement<kType>(target.Row(row), target.dtype(), col, value);
+                       });
     }
   }
 };
@@ -307,32 +325,33 @@ class ForwardV2 {
 #ifdef __CUDACC__
 
 template <class Traits>
-__global__ void __launch_bounds__(Traits::kThreads, Traits::kConfig.blocks)
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kResident)
     ForwardV2Kernel(const __grid_constant__ ForwardParams params,
-                    const __grid_constant__ ForwardV2Grid grid) {
-  ForwardV2<Traits>::Run(params, grid);
+                    const __grid_constant__ Schedule schedule) {
+  ForwardV2<Traits>::Run(params, schedule);
 }
 
 template <class Traits>
 cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
-  ForwardV2Grid grid = ForwardV2Grid::Make(params, Traits::kTileQ);
-  if (grid.blocks == 0) return cudaSuccess;
-  if (grid.blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+  if (params.batch == 0 || params.total_q == 0) return cudaSuccess;
+  Schedule schedule = MakeQTileSchedule(params, Traits::kTileQ);
+  const std::uint32_t blocks = schedule.total() * static_cast<std::uint32_t>(params.num_splits);
+  if (blocks == 0) return cudaErrorInvalidConfiguration;
   const auto* kernel = reinterpret_cast<const void*>(&ForwardV2Kernel<Traits>);
   constexpr int kBytes = sizeof(ForwardV2Storage<Traits>);
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
   ForwardParams copy = params;
-  void* arguments[] = {&copy, &grid};
-  return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(grid.blocks)), dim3(Traits::kThreads),
-                          arguments, kBytes, stream);
+  void* arguments[] = {&copy, &schedule};
+  return cudaLaunchKernel(kernel, dim3(blocks), dim3(Traits::kThreads), arguments, kBytes, stream);
 }
 
-// With num_splits > 1, LaunchCombine is to follow.
+// For what it needs see instances/forward_v2.h.
 template <DType kType, int kHeadDim>
 cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
-  return params.plain() && params.aligned
+  constexpr int kTileKV = ForwardV2ConfigFor(kHeadDim).tile_kv;
+  return params.plain() && params.aligned && params.page_size % kTileKV == 0
              ? LaunchForwardV2<ForwardV2Traits<kType, kHeadDim, true>>(params, stream)
              : LaunchForwardV2<ForwardV2Traits<kType, kHeadDim, false>>(params, stream);
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/arithmetic.cuh"
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/shared_address.cuh"
 #include "cuda/tile/shared_tile.cuh"
@@ -14,24 +15,31 @@ namespace flashwok::cuda {
 template <class Tile, int kThreads>
 class TileCopy {
  public:
-  __device__ __forceinline__ TileCopy()
-      : row_(static_cast<int>(threadIdx.x) / Tile::kSpan),
-        chunk_(static_cast<int>(threadIdx.x) % Tile::kSpan),
-        offset_(Tile::Offset(row_, chunk_)) {}
+  __device__ __forceinline__ TileCopy() {
+    const auto thread = static_cast<unsigned>(ptx::Here(static_cast<int>(threadIdx.x)));
+    row_ = static_cast<int>(thread / Tile::kSpan);
+    chunk_ = static_cast<int>(thread % Tile::kSpan);
+    offset_ = Tile::Offset(row_, chunk_);
+  }
+
+  // Rows `stride` bytes apart, from row `begin` of those that start at `base`. kAllOrNone: `rows`
+  // is all rows or 0.
+  template <bool kAllOrNone = false>
+  __device__ __forceinline__ void Strided(const Tile& tile, int rows, int cols, const char* base,
+                                          unsigned begin, std::int64_t stride) const {
+    const char* source = base + (begin + static_cast<unsigned>(row_)) * stride;
+    ForEachRow(tile, [&](int row, std::uint32_t address) {
+      Row(address, kAllOrNone ? rows > 0 : row < rows, cols, source);
+      source += kStep * stride;
+    });
+  }
 
   // source(row) is the address of a row; rows from `rows` on are only asked for their address.
   template <class Source>
   __device__ __forceinline__ void Chunks(const Tile& tile, int rows, int cols,
                                          const Source& source) const {
-    ForEachRow(tile, [&](int row, std::uint32_t address) {
-      const char* first = source(row) + chunk_ * 16;
-#pragma unroll
-      for (int chunk = 0; chunk < Tile::kChunks; chunk += Tile::kSpan) {
-        const bool valid = row < rows && (chunk_ + chunk) * 8 < cols;
-        ptx::CopyAsync16(address + static_cast<std::uint32_t>(chunk * 16), first + chunk * 16,
-                         valid);
-      }
-    });
+    ForEachRow(
+        tile, [&](int row, std::uint32_t address) { Row(address, row < rows, cols, source(row)); });
   }
 
   template <class Source>
@@ -54,6 +62,15 @@ class TileCopy {
   }
 
  private:
+  __device__ __forceinline__ void Row(std::uint32_t address, bool valid, int cols,
+                                      const char* source) const {
+#pragma unroll
+    for (int chunk = 0; chunk < Tile::kChunks; chunk += Tile::kSpan) {
+      ptx::CopyAsync16(address + static_cast<std::uint32_t>(chunk * 16),
+                       source + (chunk_ + chunk) * 16, valid && (chunk_ + chunk) * 8 < cols);
+    }
+  }
+
   // A pass takes kStep rows: a multiple of 8, so that the swizzle of a thread is one constant.
   static constexpr int kStep = kThreads / Tile::kSpan;
   static_assert(kStep % 8 == 0 && Tile::kRows % kStep == 0);

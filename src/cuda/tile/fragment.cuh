@@ -13,15 +13,15 @@ namespace flashwok::cuda {
 
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
-__device__ __forceinline__ int LaneIndex() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ __forceinline__ int WarpIndex() { return static_cast<int>(threadIdx.x) / 32; }
+__device__ __forceinline__ int LaneIndex() { return static_cast<int>(threadIdx.x % 32); }
+__device__ __forceinline__ int WarpIndex() { return static_cast<int>(threadIdx.x / 32); }
 // Of the four of a warpgroup.
 __device__ __forceinline__ int WarpOfGroup() {
   return ptx::Here(static_cast<int>(threadIdx.x / 32 % 4));
 }
 // This lane's first row and first column in an accumulator.
-__device__ __forceinline__ int FragmentRow() { return LaneIndex() / 4; }
-__device__ __forceinline__ int FragmentCol() { return LaneIndex() % 4 * 2; }
+__device__ __forceinline__ int FragmentRow() { return static_cast<int>(threadIdx.x % 32 / 4); }
+__device__ __forceinline__ int FragmentCol() { return static_cast<int>(threadIdx.x % 4 * 2); }
 
 // Columns [8 n, 8 n + 8) of an accumulator.
 template <int kCount>
@@ -40,10 +40,16 @@ struct BlockReader {
   std::uint32_t base;
 
   __device__ __forceinline__ BlockReader(const Tile& tile, int row0) {
-    const int lane = LaneIndex();
-    const int row = kWalk == Walk::kRowsFirst ? lane % 16 : lane / 16 * 8 + lane % 8;
-    const int chunk = kWalk == Walk::kRowsFirst ? lane / 16 : lane / 8 % 2;
-    base = tile.At(row0 + row, chunk);
+    const unsigned lane = threadIdx.x % 32;
+    const unsigned row = kWalk == Walk::kRowsFirst ? lane % 16 : lane / 16 * 8 + lane % 8;
+    const unsigned chunk = kWalk == Walk::kRowsFirst ? lane / 16 : lane / 8 % 2;
+    base = tile.At(row0 + static_cast<int>(row), static_cast<int>(chunk));
+  }
+  // The same reader, whose addresses are computed where they are used, not ahead of a loop.
+  __device__ __forceinline__ BlockReader Here() const {
+    BlockReader reader = *this;
+    reader.base = static_cast<std::uint32_t>(ptx::Here(static_cast<int>(base)));
+    return reader;
   }
   // Block [16 row, 16 col].
   __device__ __forceinline__ std::uint32_t At(int row, int col) const {
@@ -53,15 +59,6 @@ struct BlockReader {
                                       16 * row * Tile::kRowBytes);
   }
 };
-
-// Columns [16 k, 16 k + 16) of an accumulator, rounded, as the A of a product.
-template <DType kType, int kCount>
-__device__ __forceinline__ void PackA(const float (&P)[kCount], int k, std::uint32_t (&a)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    a[i] = ptx::Pack<kType>(P[8 * k + 2 * i], P[8 * k + 2 * i + 1]);
-  }
-}
 
 // All columns of an accumulator, rounded: P[4 k ...] is the A of columns [16 k, 16 k + 16).
 template <DType kType, int kCount>

@@ -34,23 +34,21 @@ __device__ __forceinline__ void ScoreProduct(const ReaderQ& Q, const ReaderK& K,
   }
 }
 
-// O += P V; V from the reader's first row on.
-template <DType kType, class ReaderV, int kBlocks, int kCountP, int kCountO>
-__device__ __forceinline__ void ValueProduct(const float (&P)[kBlocks][kCountP], const ReaderV& V,
-                                             float (&O)[kBlocks][kCountO]) {
+// O += P V; V from the reader's first row on, P as PackRows leaves it.
+template <DType kType, class ReaderV, int kBlocks, int kPairs, int kCount>
+__device__ __forceinline__ void ValueProduct(const std::uint32_t (&P)[kBlocks][kPairs],
+                                             const ReaderV& V, float (&O)[kBlocks][kCount]) {
 #pragma unroll
-  for (int k = 0; k < kCountP / 8; ++k) {
-    std::uint32_t a[kBlocks][4];
+  for (int k = 0; k < kPairs / 4; ++k) {
 #pragma unroll
-    for (int m = 0; m < kBlocks; ++m) PackA<kType>(P[m], k, a[m]);
-#pragma unroll
-    for (int n = 0; n < kCountO / 8; ++n) {
+    for (int n = 0; n < kCount / 8; ++n) {
       std::uint32_t b[4];
       ptx::LoadMatrix4Transposed(b, V.At(k, n));
 #pragma unroll
       for (int m = 0; m < kBlocks; ++m) {
-        ptx::Mma16816<kType>(ColumnBlock(O[m], 2 * n), a[m], b[0], b[1]);
-        ptx::Mma16816<kType>(ColumnBlock(O[m], 2 * n + 1), a[m], b[2], b[3]);
+        const auto& a = reinterpret_cast<const std::uint32_t(&)[4]>(P[m][4 * k]);
+        ptx::Mma16816<kType>(ColumnBlock(O[m], 2 * n), a, b[0], b[1]);
+        ptx::Mma16816<kType>(ColumnBlock(O[m], 2 * n + 1), a, b[2], b[3]);
       }
     }
   }

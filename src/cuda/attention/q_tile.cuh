@@ -1,5 +1,5 @@
-// The piece of work of one thread block of V2: which Q tile, over which keys, in which order; found
-// on the device, where alone the lengths of varlen sequences are known.
+// The work of one thread block of V2: which Q tile, over which keys, in which order; found on the
+// device, where alone the lengths of varlen sequences are known.
 #pragma once
 
 #include <algorithm>
@@ -7,31 +7,23 @@
 
 #include "common/tile_range.h"
 #include "cuda/attention/params.h"
+#include "cuda/attention/schedule.h"
 #include "cuda/tile/fragment.cuh"
 
 namespace flashwok::cuda {
 
-// How the Q tiles lie in the one-dimensional grid: a band of heads whose K and V fit in the L2
-// cache together, and of these the last tiles first, which are the longest under a causal mask.
-struct ForwardV2Grid {
-  std::int64_t tiles = 0;       // of a head; of varlen sequences at least as many as there are
-  std::int64_t heads = 0;       // batch x num_heads; varlen: num_heads, the batch is in `tiles`
-  std::int64_t band_heads = 1;  // heads of a band
-  std::int64_t blocks = 0;
-
-  static ForwardV2Grid Make(const ForwardParams& params, std::int64_t tile_q) {
-    constexpr std::int64_t kCacheBytes = 32 << 20;
-    const bool varlen = static_cast<bool>(params.cu_seqlens_q);
-    ForwardV2Grid grid;
-    grid.tiles = varlen ? params.total_q / tile_q + params.batch : CeilDiv(params.total_q, tile_q);
-    grid.heads = varlen ? params.num_heads : params.batch * params.num_heads;
-    const std::int64_t bytes = params.total_k * (params.head_dim + params.head_dim_v) * 2 + 1;
-    grid.band_heads = std::max<std::int64_t>(kCacheBytes / bytes, 1) * params.group;
-    grid.band_heads = std::min(grid.band_heads, grid.heads);
-    grid.blocks = grid.tiles * grid.heads * params.num_splits;
-    return grid;
-  }
-};
+// How the Q tiles lie in the one-dimensional grid, pieces of the keys side by side. Of varlen
+// sequences there are at least as many places as tiles.
+inline Schedule MakeQTileSchedule(const ForwardParams& params, std::int64_t tile_q) {
+  const bool varlen = static_cast<bool>(params.cu_seqlens_q);
+  const std::int64_t heads = varlen ? params.num_heads : params.batch * params.num_heads;
+  const std::int64_t per_head = varlen ? Schedule::Slots(params.total_q, tile_q, params.batch)
+                                       : CeilDiv(params.total_q, tile_q);
+  if (params.total_q == 0 || heads * per_head * params.num_splits >= Schedule::kMaxTotal) return {};
+  const std::int64_t kv_bytes = params.total_k * (params.head_dim + params.head_dim_v) * 2;
+  return {static_cast<std::uint32_t>(heads), static_cast<std::uint32_t>(per_head),
+          static_cast<std::uint32_t>(Schedule::Section(heads, params.group, kv_bytes))};
+}
 
 // The KV tiles that a Q tile visits, in the order in which it does: those that need masking first,
 // then the others, each from right to left.
@@ -58,8 +50,9 @@ struct TileWalk {
   }
 };
 
-// The piece of work of one thread block. It stays in shared memory: the registers are for S and O.
-struct WorkTile {
+// The piece of work of one thread block: rows of Q and the keys that they visit. It stays in shared
+// memory: the registers are for S and O.
+struct QTile {
   bool exists = false;
   int rows = 0;
   int split = 0;
@@ -113,46 +106,41 @@ __device__ inline TileRange PieceOf(TileRange range, std::int64_t tiles, int spl
 }
 
 // The walk of a Q tile over its keys, or over its piece of them.
-__device__ inline void PlanWalk(const ForwardParams& params, int tile_kv, WorkTile& work) {
-  const Sequence& sequence = work.sequence;
+__device__ inline void PlanWalk(const ForwardParams& params, int tile_kv, QTile& tile) {
+  const Sequence& sequence = tile.sequence;
   TileRange range =
-      VisitedTiles(sequence.mask, work.row_begin, work.row_begin + work.rows, tile_kv);
-  if (params.num_splits > 1) range = PieceOf(range, params.chunk / tile_kv, work.split);
-  work.walk = TileWalk::Make(range);
-  work.head_kv = work.head / params.group;
-  work.k = params.k.Row(work.batch, sequence.k_begin, work.head_kv);
-  work.v = params.v.Row(work.batch, sequence.k_begin, work.head_kv);
+      VisitedTiles(sequence.mask, tile.row_begin, tile.row_begin + tile.rows, tile_kv);
+  if (params.num_splits > 1) range = PieceOf(range, params.chunk / tile_kv, tile.split);
+  tile.walk = TileWalk::Make(range);
+  tile.head_kv = tile.head / params.group;
+  tile.k = params.k.Row(tile.batch, sequence.k_begin, tile.head_kv);
+  tile.v = params.v.Row(tile.batch, sequence.k_begin, tile.head_kv);
 }
 
 // By one warp.
-__device__ inline WorkTile FindWorkTile(const ForwardParams& params, const ForwardV2Grid& grid,
-                                        int tile_q, int tile_kv) {
-  WorkTile work;
-  const auto splits = static_cast<unsigned>(params.num_splits);
-  const unsigned block = blockIdx.x / splits;
-  const auto band_heads = static_cast<unsigned>(grid.band_heads);
-  const auto band_blocks = static_cast<unsigned>(grid.band_heads * grid.tiles);
-  const unsigned first = block / band_blocks * band_heads;
-  const unsigned left = static_cast<unsigned>(grid.heads) - first;
-  const unsigned heads = left < band_heads ? left : band_heads;
-  const unsigned head = first + block % band_blocks % heads;
-  std::int64_t index = block % band_blocks / heads;
-  work.split = static_cast<int>(blockIdx.x % splits);
+__device__ inline QTile FindQTile(const ForwardParams& params, const Schedule& schedule, int tile_q,
+                                  int tile_kv) {
+  QTile tile;
+  const auto splits = static_cast<std::uint32_t>(params.num_splits);
+  const Schedule::Place place = schedule.At(blockIdx.x / splits);
+  tile.split = static_cast<int>(blockIdx.x % splits);
+  std::int64_t index = place.q_tile;
   if (params.cu_seqlens_q) {
-    work.head = head;
-    work.batch = FindSequence(params, tile_q, index);
-    if (work.batch < 0) return work;
+    tile.head = place.head;
+    tile.batch = FindSequence(params, tile_q, index);
+    if (tile.batch < 0) return tile;
   } else {
-    work.head = head % static_cast<unsigned>(params.num_heads);
-    work.batch = head / static_cast<unsigned>(params.num_heads);
+    const auto num_heads = static_cast<std::uint32_t>(params.num_heads);
+    tile.head = place.head % num_heads;
+    tile.batch = place.head / num_heads;
   }
-  work.sequence = params.At(work.batch);
-  work.row_begin = (CeilDiv(work.sequence.seqlen_q, tile_q) - 1 - index) * tile_q;
-  work.rows =
-      static_cast<int>(std::min<std::int64_t>(work.sequence.seqlen_q - work.row_begin, tile_q));
-  work.exists = true;
-  PlanWalk(params, tile_kv, work);
-  return work;
+  tile.sequence = params.At(tile.batch);
+  tile.row_begin = index * tile_q;
+  tile.rows =
+      static_cast<int>(std::min<std::int64_t>(tile.sequence.seqlen_q - tile.row_begin, tile_q));
+  tile.exists = true;
+  PlanWalk(params, tile_kv, tile);
+  return tile;
 }
 
 }  // namespace flashwok::cuda
