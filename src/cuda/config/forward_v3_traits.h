@@ -21,9 +21,12 @@ struct ForwardV3Traits {
   static constexpr bool kPingPong = kConfig.ping_pong;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kConsumerWarps = 4 * kConsumers;
-  static constexpr int kProducerRegisters = kConsumers == 4 ? 24 : 32;
-  static constexpr int kConsumerRegisters =
-      kConsumers == 2 ? 240 : kConsumers == 3 ? 160 : 112;
+  // Of a thread, once the roles are taken: they share out what the launch was given.
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : kConsumers == 3 ? 32 : 24;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 160 : 112;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
+                (kConsumers + 1) * kLaunchRegisters);
 
   using QTile = SwizzledTile<64, kHeadDim>;        // of one consumer
   using KTile = SwizzledTile<kTileKV, kHeadDim>;
