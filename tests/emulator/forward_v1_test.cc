@@ -35,8 +35,7 @@ void RunBucket(const cuda::ForwardParams& params, const emulator::Options& optio
 void RunV1(cuda::ForwardParams params, DType dtype, bool plain, const emulator::Options& options) {
   if (params.batch == 0 || params.total_q == 0) return;
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-  std::vector<float> o(static_cast<std::size_t>(params.rows() * params.head_dim_v + 4),
-                       kNaN);
+  std::vector<float> o(static_cast<std::size_t>(params.rows() * params.head_dim_v + 4), kNaN);
   params.partial_o = o.data();
   params.partial_o += (16 - reinterpret_cast<std::uintptr_t>(o.data()) % 16) % 16 / 4;
   if (dtype == DType::kBFloat16) {

@@ -90,7 +90,8 @@ class ForwardV1 {
 
  private:
   static_assert(kTileKV % (16 * Traits::kWarps) == 0 && kTileQ % 16 == 0);
-  static constexpr int kChunks = Traits::kHeadDim / 4;                // of 4 floats, of a row of O
+  static_assert(sizeof(Storage) <= 163 * 1024);         // what a block of an sm_80 can have
+  static constexpr int kChunks = Traits::kHeadDim / 4;  // of 4 floats, of a row of O
   static constexpr int kOwned = kTileQ * kChunks / Traits::kThreads;  // a thread's, of a tile
   static_assert(kTileQ * kChunks % Traits::kThreads == 0);
 

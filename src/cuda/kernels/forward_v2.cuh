@@ -199,6 +199,7 @@ class ForwardV2 {
 
  private:
   static_assert(Traits::kTileQ % (16 * Traits::kWarps) == 0);
+  static_assert(sizeof(Storage) <= 163 * 1024);  // what a block of an sm_80 can have
 
   __device__ static Storage& Shared() { return *reinterpret_cast<Storage*>(ptx::DynamicShared()); }
 
