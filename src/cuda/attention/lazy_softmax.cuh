@@ -70,14 +70,16 @@ struct LazySoftmax {
   __device__ __forceinline__ float Lse(int r) const { return LogSumExp(row_max[r], row_sum[r]); }
 
  private:
-  // Moves m to the maximum of all scores so far.
+  // Moves m to the maximum of all scores so far in the rows that need it: a row's result does not
+  // depend on the others of its warp.
   __device__ __forceinline__ void Raise(const float (&S)[kCols / 2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float high = kMinusInf;
 #pragma unroll
       for (int i = 2 * r; i < kCols / 2; i += 4) high = fmaxf(high, fmaxf(S[i], S[i + 1]));
-      high = fmaxf(QuadMax(high) * factor, row_max[r]);
+      high = QuadMax(high) * factor;
+      high = high > row_max[r] + kMaxGrowth ? high : row_max[r];
       alpha[r] = ptx::Exp2(row_max[r] - SafeMax(high));
       row_sum[r] *= alpha[r];
       row_max[r] = high;
