@@ -3,9 +3,12 @@ PRESET ?= cpu
 SECONDS ?= 60
 BUILD := build/$(PRESET)
 FLASHWOK := $(BUILD)/cli/flashwok
+CUDA_BIN := $(CURDIR)/build/cuda-toolkit/nvidia/cu13/bin
+CUDA_OBJECTS := build/cuda/src/CMakeFiles/flashwok.dir/cuda/instances
+CUDA_TABLE := tests/cuda/resources.txt
 
 .PHONY: run test bench support tables lint build packages ci ci-packages asan tsan fuzz \
-        wasm-check neon-check
+        wasm-check neon-check cuda cuda-toolkit cuda-check cuda-resources
 
 run: packages
 	cmake --preset $(PRESET) >/dev/null
@@ -48,6 +51,7 @@ ci: ci-packages
 	$(MAKE) fuzz
 	$(MAKE) wasm-check
 	$(MAKE) neon-check
+	$(MAKE) cuda-check
 
 asan:
 	$(MAKE) test PRESET=cpu-asan
@@ -67,6 +71,24 @@ wasm-check neon-check: %-check: ci-packages
 	cmake --preset $* >/dev/null
 	cmake --build --preset $*
 	ctest --preset $*
+
+# The CUDA kernels, with the system's nvcc or, without one, PyPI's.
+cuda: packages cuda-toolkit
+	cmake --preset cuda >/dev/null
+	cmake --build --preset cuda
+
+cuda-toolkit:
+	@command -v nvcc >/dev/null || tools/cuda_toolkit.sh >/dev/null
+
+# Without a GPU: they compile, and to what the table says.
+cuda-check: ci-packages
+	tools/cuda_toolkit.sh >/dev/null
+	cmake --preset cuda -DCMAKE_CUDA_COMPILER=$(CUDA_BIN)/nvcc >/dev/null
+	cmake --build --preset cuda --target flashwok
+	python3 tools/cuda_resources.py $(CUDA_BIN)/cuobjdump $(CUDA_OBJECTS) --check $(CUDA_TABLE)
+
+cuda-resources:
+	python3 tools/cuda_resources.py $(CUDA_BIN)/cuobjdump $(CUDA_OBJECTS) --write $(CUDA_TABLE)
 
 ci-packages:
 	@tools/install_packages.sh ci

@@ -55,5 +55,22 @@ TEST(Mask, VisitedTilesHoldEveryKeySeen) {
   });
 }
 
+// A compiler may compute both sides of a choice: nvcc turns "left < center ? center - left : 0" into
+// max(center - left, 0).
+TEST(Mask, NoLimitIsNearOverflow) {
+  constexpr std::int64_t kFurthest = std::int64_t{1} << 33;  // any position
+  ForEachMask([](const IntervalMask& mask, std::int64_t) {
+    for (std::int64_t limit : {mask.left, mask.right}) {
+      std::int64_t sum = 0;
+      ASSERT_FALSE(__builtin_add_overflow(limit, kFurthest, &sum));
+      ASSERT_FALSE(__builtin_sub_overflow(-kFurthest, limit, &sum));
+    }
+  });
+  const IntervalMask mask =
+      IntervalMask::Make(Causal::kNone, INT64_MAX, INT64_MAX, 1, 1);
+  EXPECT_EQ(mask.left, IntervalMask::kUnlimited);
+  EXPECT_GT(IntervalMask::kUnlimited, kFurthest);
+}
+
 }  // namespace
 }  // namespace flashwok::test

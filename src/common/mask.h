@@ -28,7 +28,9 @@ struct RowRange {
 
 // The interval mask of one sequence. A limit is kUnlimited or a distance from the diagonal.
 struct IntervalMask {
-  static constexpr std::int64_t kUnlimited = INT64_MAX;
+  // Far beyond any length, and far from overflow: a sum or difference with a position stays within
+  // 64 bits whether it is used or not.
+  static constexpr std::int64_t kUnlimited = INT64_MAX / 4;
 
   std::int64_t seqlen_k = 0;
   std::int64_t diagonal = 0;  // row i stands at key i + diagonal
@@ -44,8 +46,8 @@ struct IntervalMask {
     IntervalMask mask;
     mask.seqlen_k = seqlen_k;
     mask.diagonal = causal == Causal::kTopLeft ? 0 : seqlen_k - seqlen_q;
-    if (window_left >= 0) mask.left = window_left;
-    if (window_right >= 0) mask.right = window_right;
+    if (window_left >= 0 && window_left < kUnlimited) mask.left = window_left;
+    if (window_right >= 0 && window_right < kUnlimited) mask.right = window_right;
     if (causal != Causal::kNone) mask.right = 0;
     return mask;
   }

@@ -53,18 +53,17 @@ std::size_t ForwardV1Bytes(const Layout& layout, const Launch&) {
 }
 
 Status ForwardV1(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
-  if (output.row_max.present()) {
-    return Status::Unsupported("row_max: is given, must be absent on a CUDA device");
-  }
   const Layout layout(problem);
   ForwardParams params = MakeForwardParams(layout, output);
   const std::int64_t rows = params.rows();
   params.partial_o = static_cast<float*>(launch.workspace);
-  float* row_max = params.partial_o + rows * params.head_dim_v;
-  const bool varlen = problem.cu_seqlens_q.present();
-  params.row_max = {row_max, varlen ? 0 : params.num_heads * params.total_q, params.total_q, 1};
-  params.row_sum = params.row_max;
-  params.row_sum.data = row_max + rows;
+  if (!output.row_max.present()) {
+    float* row_max = params.partial_o + rows * params.head_dim_v;
+    const bool varlen = problem.cu_seqlens_q.present();
+    params.row_max = {row_max, varlen ? 0 : params.num_heads * params.total_q, params.total_q, 1};
+    params.row_sum = params.row_max;
+    params.row_sum.data = row_max + rows;
+  }
   const int head_dim = Config(layout).head_dim;
   const Launcher launcher = problem.q.dtype == DType::kBFloat16 ? Find<DType::kBFloat16>(head_dim)
                                                                 : Find<DType::kFloat16>(head_dim);

@@ -15,7 +15,7 @@ struct ForwardV3Config {
 };
 
 inline constexpr ForwardV3Config kForwardV3Configs[] = {
-    {64, 64, 3, 128, 2, 2, false},
+    {64, 64, 3, 128, 3, 2, false},
     {96, 96, 3, 96, 2, 2, false},
     {128, 128, 2, 128, 2, 2, true},
     {192, 128, 2, 128, 2, 1, true},
