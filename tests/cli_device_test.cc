@@ -33,7 +33,7 @@ class CliDeviceTest : public CliTest {
 TEST_F(CliDeviceTest, WithoutOneEveryCommandSaysWhy) {
   if (cuda::DeviceCount() > 0) GTEST_SKIP() << "there is one";
   const std::string problem = kHalf + std::string(" --device cuda");
-  for (const std::string& command : {"run -o " + Path("o.npz"), std::string("compare"),
+  for (const std::string& command : {"run -o " + Path("o.safetensors"), std::string("compare"),
                                      std::string("verify"), std::string("compare --sweep 16:32")}) {
     ExpectRefusal(command + problem, {"--device: is 'cuda:0', but " + cuda::Absence()});
   }
@@ -82,15 +82,16 @@ TEST_F(CliFakeCudaTest, RunGivesTheResultsOfItsKernel) {
         " --dtype bfloat16 --input " + Data("minilm_layer0.safetensors")}) {
     for (const char* algorithm : {"standard", "v1", "v2", "v3"}) {
       const std::string arguments = "run" + problem + " --algorithm " + algorithm + " -o ";
-      const json on_device = RunJson(arguments + Path("a.npz") + " --device cuda:1");
+      const json on_device = RunJson(arguments + Path("a.safetensors") + " --device cuda:1");
       EXPECT_EQ(on_device["device"], "cuda:1");
       const json& run = on_device["runs"][0];
       EXPECT_EQ(run["kernel"], std::string("cuda_forward_") + algorithm);
       EXPECT_EQ(run["ms"], 2.0);
       EXPECT_EQ(run["extra_bytes"], 4096);
       EXPECT_FALSE(run.contains("threads"));
-      EXPECT_EQ(RunJson(arguments + Path("b.npz"))["device"], "cpu");
-      EXPECT_EQ(ReadFile(Path("a.npz")), ReadFile(Path("b.npz"))) << problem << algorithm;
+      EXPECT_EQ(RunJson(arguments + Path("b.safetensors"))["device"], "cpu");
+      EXPECT_EQ(ReadFile(Path("a.safetensors")), ReadFile(Path("b.safetensors")))
+          << problem << algorithm;
     }
   }
   const Outcome text = Run(std::string("run --device cuda") + kHalf);
@@ -156,11 +157,12 @@ TEST_F(CliFakeCudaTest, InfoListsDevicesAndPlansShapesAlone) {
 
 TEST_F(CliFakeCudaTest, PlanRefusesInOneLine) {
   const std::string device = " --device cuda --seqlen 16";
-  for (const std::string& command : {"run -o " + Path("o.npz"), std::string("compare"),
+  for (const std::string& command : {"run -o " + Path("o.safetensors"), std::string("compare"),
                                      std::string("verify"), std::string("compare --sweep 16:32")}) {
     ExpectRefusal(command + " --dtype float16 --backward" + device, {"backward", "cuda:0"});
     ExpectRefusal(command + device, {"dtype float32", "float16 bfloat16"});
-    ExpectRefusal(command + " --dtype float16 --device cuda:2", {"cuda:2", "cuda:0 to cuda:1"});
+    ExpectRefusal(command + " --dtype float16 --seqlen 16 --device cuda:2",
+                  {"cuda:2", "cuda:0 to cuda:1"});
     ExpectRefusal(command + " --dtype float16 --head-dim 60" + device, {"head_dim"});
   }
   ExpectRefusal("run --seqlen 16 --kernel cuda_forward_v2", {"cuda_forward_v2", "cpu"});
@@ -170,7 +172,7 @@ TEST_F(CliFakeCudaTest, PlanRefusesInOneLine) {
 
 TEST_F(CliFakeCudaTest, FailuresOfTheDevice) {
   const std::string arguments = kHalf + std::string(" --device cuda");
-  for (const std::string& command : {"run -o " + Path("o.npz"), std::string("compare"),
+  for (const std::string& command : {"run -o " + Path("o.safetensors"), std::string("compare"),
                                      std::string("verify"), std::string("compare --sweep 16:32")}) {
     Arrange("absent");
     ExpectRefusal(command + arguments, {"--device", "the driver is too old"});

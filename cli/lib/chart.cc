@@ -116,7 +116,7 @@ class PanelDrawing {
       SetColour(c_, kGrid);
       Line(c_, kLeft, Y(y), kPanelWidth - kRight, Y(y));
       SetColour(c_, kSoft);
-      Text(c_, kLeft - 8, Y(y) + 4, 1.0, 11.5, FormatBytes(std::exp2(y)));
+      Text(c_, kLeft - 8, Y(y) + 4, 1.0, 11.5, panel_.format(std::exp2(y)));
     }
     for (int x = static_cast<int>(std::ceil(x_low_)); x <= x_high_; ++x) {
       SetColour(c_, kGrid);

@@ -67,8 +67,9 @@ void PrintFigure(const SweepResult& result, const std::string& title, const Figu
   table.Print();
 }
 
-Panel MakePanel(const SweepResult& result, const std::string& title, const Figure& figure) {
-  Panel panel{title, "seqlen N", {}};
+Panel MakePanel(const SweepResult& result, const std::string& title, const Figure& figure,
+                std::string (*format)(double)) {
+  Panel panel{title, "seqlen N", format, {}};
   for (std::size_t a = 0; a < std::size(kAllAlgorithms); ++a) {
     Series series{a == 0 ? "standard" : fmt::format("V{}", a), {}};
     for (const SweepPoint& point : result.points) {
@@ -161,9 +162,12 @@ void DrawSweep(const SweepResult& result, const std::string& path) {
       p["num_heads"].get<int>() == 1 ? "" : "s", p["head_dim"].get<int>(),
       p["dtype"].get<std::string>(), p["causal"].get<std::string>());
   std::vector<Panel> panels = {
-      MakePanel(result, "Memory beside the inputs: results and scratch", Needed)};
+      MakePanel(result, "Memory beside the inputs: results and scratch", Needed, FormatBytes)};
   if (result.device.type == DeviceType::kCpu) {
-    panels.push_back(MakePanel(result, "Traffic with slow memory, counted from the run", Moved));
+    panels.push_back(
+        MakePanel(result, "Traffic with slow memory, counted from the run", Moved, FormatBytes));
+  } else {
+    panels.push_back(MakePanel(result, "Time", Seconds, FormatSeconds));
   }
   DrawPanels(path, title, panels);
 }

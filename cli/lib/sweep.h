@@ -34,7 +34,7 @@ struct SweepResult {
 SweepResult RunSweep(const SweepRequest& request);
 Json ToJson(const SweepResult& result);
 void PrintSweep(const SweepResult& result);
-// Memory and, on the CPU, traffic over seqlen, log-log.
+// Memory and traffic over seqlen, log-log; on a CUDA device time in place of traffic.
 void DrawSweep(const SweepResult& result, const std::string& path);
 
 }  // namespace flashwok::cli
