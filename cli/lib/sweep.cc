@@ -41,6 +41,8 @@ double Needed(const Measurement& m) {
 }
 double Extra(const Measurement& m) { return static_cast<double>(m.plan.workspace_bytes); }
 double Seconds(const Measurement& m) { return m.timing.median; }
+double Milliseconds(const Measurement& m) { return 1e3 * Seconds(m); }
+std::string FormatMilliseconds(double ms) { return FormatSeconds(1e-3 * ms); }
 
 void PrintFigure(const SweepResult& result, const std::string& title, const Figure& figure,
                  std::string (*format)(double)) {
@@ -167,7 +169,7 @@ void DrawSweep(const SweepResult& result, const std::string& path) {
     panels.push_back(
         MakePanel(result, "Traffic with slow memory, counted from the run", Moved, FormatBytes));
   } else {
-    panels.push_back(MakePanel(result, "Time", Seconds, FormatSeconds));
+    panels.push_back(MakePanel(result, "Time", Milliseconds, FormatMilliseconds));
   }
   DrawPanels(path, title, panels);
 }
