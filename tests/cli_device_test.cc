@@ -40,6 +40,7 @@ TEST_F(CliDeviceTest, WithoutOneEveryCommandSaysWhy) {
   const json info = RunJson("info" + problem);
   EXPECT_EQ(info["devices"][0]["name"], "cpu");
   EXPECT_EQ(info["devices"][1]["absent"], cuda::Absence());
+  EXPECT_TRUE(info["problem"]["description"].get<std::string>().ends_with(", on cuda:0"));
   EXPECT_NE(info["plans"][0]["refused"].get<std::string>().find(cuda::Absence()),
             std::string::npos);
   EXPECT_NE(Run("info").out.find("cuda: none, " + cuda::Absence()), std::string::npos);

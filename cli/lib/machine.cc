@@ -50,7 +50,8 @@ std::string NameOf(Device device) {
 
 std::string TitleOf(Device device) {
   if (device.type == DeviceType::kCpu) return "the CPU";
-  return fmt::format("{}, {}", NameOf(device), cuda::DeviceName(device.index));
+  const std::string gpu = cuda::DeviceName(device.index);
+  return gpu.empty() ? NameOf(device) : fmt::format("{}, {}", NameOf(device), gpu);
 }
 
 }  // namespace flashwok::cli

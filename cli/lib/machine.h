@@ -14,6 +14,6 @@ Json MachineJson();   // {"name": "cpu", "cpu": ..., "cores": ...}
 Json CudaDevicesJson();
 
 std::string NameOf(Device device);   // "cpu", "cuda:0"
-std::string TitleOf(Device device);  // "the CPU", "cuda:0, NVIDIA H200"
+std::string TitleOf(Device device);  // "the CPU", "cuda:0, NVIDIA H200"; "cuda:9" where none is
 
 }  // namespace flashwok::cli
