@@ -4,7 +4,7 @@
 # stops.
 set -eu
 packages="g++ cmake ninja-build ccache pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev \
-libfmt-dev libgtest-dev libzip-dev libcairo2-dev python3"
+libfmt-dev libgtest-dev libzip-dev libcairo2-dev python3 python3-venv"
 [ "${1:-}" = ci ] && packages="$packages clang emscripten g++-aarch64-linux-gnu qemu-user"
 missing=""
 for package in $packages; do
