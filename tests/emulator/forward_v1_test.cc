@@ -35,7 +35,14 @@ void RunBucket(const cuda::ForwardParams& params, const emulator::Options& optio
 void RunV1(cuda::ForwardParams params, DType dtype, bool plain, const emulator::Options& options) {
   if (params.batch == 0 || params.total_q == 0) return;
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-  std::vector<float> o(static_cast<std::size_t>(params.rows() * params.head_dim_v + 4), kNaN);
+  const cuda::ForwardV1Config config =
+      cuda::ForwardV1ConfigFor(static_cast<int>(std::max(params.head_dim, params.head_dim_v)));
+  const bool varlen = static_cast<bool>(params.cu_seqlens_q);
+  const std::int64_t tiles =
+      cuda::ForwardV1Tiles(params.total_q, config.tile_q, varlen ? params.batch : 0);
+  const std::int64_t heads = (varlen ? 1 : params.batch) * params.num_heads;
+  std::vector<float> o(
+      static_cast<std::size_t>(heads * tiles * config.tile_q * config.head_dim + 4), kNaN);
   params.partial_o = o.data();
   params.partial_o += (16 - reinterpret_cast<std::uintptr_t>(o.data()) % 16) % 16 / 4;
   if (dtype == DType::kBFloat16) {
