@@ -54,6 +54,7 @@ struct ForwardV1Storage {
   alignas(128) unsigned char V[Traits::TileKV::kBytes];
   alignas(128) unsigned char Q[Traits::kTeams][kSlots][Traits::TileQ::kBytes];
   float4 rows[Traits::kTeams][2][Traits::kBlocks][8];  // m and l of a warp's keys
+  HeadV1<Traits::kHeadDim, Traits::kConfig.tile_q> head;
 
   // Where the parts of O of a team's warps meet.
   __device__ __forceinline__ float4* Parts(int team, int stage) {
@@ -76,7 +77,9 @@ class ForwardV1 {
   static constexpr int kCols = Traits::kCols;
 
   __device__ static void Run(const ForwardParams& params) {
-    const Head here = Head::Find(params);
+    if (threadIdx.x == 0) Shared().head = Head::Find(params);
+    __syncthreads();
+    const Head& here = Shared().head;
     const Sequence& sequence = here.sequence;
     Reset(params, here);  // O = 0, l = 0, m = -inf
     for (std::int64_t begin = 0; begin < sequence.seqlen_k; begin += kTileKV) {
@@ -87,10 +90,12 @@ class ForwardV1 {
       LoadKV(params, here, begin);
       std::int64_t i0 = (rows.begin / kTileQ + Team()) * kTileQ;
       if (i0 < rows.end) LoadQ(params, here, i0, 0);
+      if (i0 < rows.end) Prefetch(params, here, i0);
       ptx::CopyAsyncWait<0>();
       __syncthreads();
       for (int stage = 0; i0 < rows.end; i0 += kStride, stage = kLastStage - stage) {
         const bool more = i0 + kStride < rows.end;
+        if (more) Prefetch(params, here, i0 + kStride);
         if (kLastStage > 0 && more) LoadQ(params, here, i0 + kStride, kLastStage - stage);
         Step(params, here, i0, begin, stage);
         if (kLastStage == 0 && more) LoadQ(params, here, i0 + kStride, 0);
@@ -150,6 +155,25 @@ class ForwardV1 {
     ptx::CopyAsyncCommit();
   }
 
+  // Has O, and Q if no stage is free for it, brought to L2 a step ahead, which takes no registers.
+  __device__ __forceinline__ static void Prefetch(const ForwardParams& params, const Head& here,
+                                                  std::int64_t i0) {
+    constexpr int kLine = 128;
+    constexpr int kQLines = Traits::kHeadDim * 2 / kLine;  // of a row
+    const int thread = static_cast<int>(threadIdx.x % 64);
+    const char* const slow = reinterpret_cast<const char*>(here.Block(params, i0));
+#pragma unroll
+    for (int n = 0; n < kTileQ * Traits::kHeadDim * 4; n += 64 * kLine) {
+      if (n + thread * kLine < kTileQ * Traits::kHeadDim * 4) {
+        ptx::PrefetchL2(slow + n + thread * kLine);
+      }
+    }
+    const int row = thread / kQLines;
+    if (kLastStage > 0 || row >= kTileQ || i0 + row >= here.sequence.seqlen_q) return;
+    ptx::PrefetchL2(params.q.Row(here.batch, here.sequence.q_begin + i0 + row, here.head) +
+                    thread % kQLines * kLine);
+  }
+
   // Q tile at row i0 against the KV tile at key `begin`.
   __device__ __forceinline__ static void Step(const ForwardParams& params, const Head& here,
                                               std::int64_t i0, std::int64_t begin, int stage) {
@@ -159,7 +183,10 @@ class ForwardV1 {
     const BlockReader<TileKV, Walk::kColsFirst> K(TileKV{ptx::SharedAddress(Shared().K)}, key0);
     const BlockReader<TileKV, Walk::kRowsFirst> V(TileKV{ptx::SharedAddress(Shared().V)}, key0);
     RowState state[kBlocks];
-    LoadState(params, here, i0, state);
+    ForEachRow(params, here, i0, [&](int m, int r, float max, float sum) {
+      state[m].row_max[r] = max;
+      state[m].row_sum[r] = sum;
+    });
     std::uint32_t P[kBlocks][Traits::kWarpKeys / 4];
     {
       float S[kBlocks][Traits::kWarpKeys / 2];
@@ -169,21 +196,26 @@ class ForwardV1 {
     TeamSync();
     RowFactors factors[kBlocks];
     MergeRows(state, factors);  // m and l of all keys so far
-    StoreState(params, here, i0, state);
+    if (Half() == 0 && FragmentCol() == 0) {
+      ForEachRow(params, here, i0, [&](int m, int r, float& max, float& sum) {
+        max = state[m].row_max[r];
+        sum = state[m].row_sum[r];
+      });
+    }
     float4* const parts = Shared().Parts(Team(), stage) + LaneIndex();
 #pragma unroll 1
     for (int piece = 0; piece < Traits::kPieces; ++piece) {  // O = (l_old alpha O + P V) / l
       const int mine = (Half() * Traits::kPieces + piece) * kCols;
       const int theirs = mine ^ Traits::kHeadDim / 2;
       float4 old[kBlocks][kCols / 8];
-      LoadO(here, i0, mine, old);
+      LoadO(params, here, i0, mine, old);
       float O[kBlocks][kCols / 2] = {};
       ValueProduct<kType>(P, V.From(theirs / 16), O);  // of this warp's keys  [kTileQ, kCols]
       StorePart(parts + Half() * kPartChunks, O);
       Clear(O);
       ValueProduct<kType>(P, V.From(mine / 16), O);
       TeamSync();
-      UpdateO(here, i0, mine, factors, old, parts + (1 - Half()) * kPartChunks, O);
+      UpdateO(params, here, i0, mine, factors, old, parts + (1 - Half()) * kPartChunks, O);
       TeamSync();
     }
   }
@@ -224,27 +256,19 @@ class ForwardV1 {
     }
   }
 
-  __device__ __forceinline__ static void LoadState(const ForwardParams& params, const Head& here,
-                                                   std::int64_t i0, RowState (&state)[kBlocks]) {
+  // visit(m, r, row max, row sum) of this lane's rows of the Q tile, those that exist.
+  template <class Visit>
+  __device__ __forceinline__ static void ForEachRow(const ForwardParams& params, const Head& here,
+                                                    std::int64_t i0, const Visit& visit) {
+    float* const max = &here.RowMax(params, i0 + FragmentRow());
+    float* const sum = &here.RowSum(params, i0 + FragmentRow());
+    const std::int64_t left = here.sequence.seqlen_q - i0 - FragmentRow();
 #pragma unroll
     for (int n = 0; n < 2 * kBlocks; ++n) {
-      const std::int64_t i = i0 + 8 * n + FragmentRow();
-      if (i >= here.sequence.seqlen_q) continue;
-      state[n / 2].row_max[n % 2] = here.RowMax(params, i);
-      state[n / 2].row_sum[n % 2] = here.RowSum(params, i);
-    }
-  }
-
-  __device__ __forceinline__ static void StoreState(const ForwardParams& params, const Head& here,
-                                                    std::int64_t i0,
-                                                    const RowState (&state)[kBlocks]) {
-    if (Half() != 0 || FragmentCol() != 0) return;
-#pragma unroll
-    for (int n = 0; n < 2 * kBlocks; ++n) {
-      const std::int64_t i = i0 + 8 * n + FragmentRow();
-      if (i >= here.sequence.seqlen_q) continue;
-      here.RowMax(params, i) = state[n / 2].row_max[n % 2];
-      here.RowSum(params, i) = state[n / 2].row_sum[n % 2];
+      if (8 * n < left) {
+        visit(n / 2, n % 2, max[8 * n * params.row_max.row_stride],
+              sum[8 * n * params.row_sum.row_stride]);
+      }
     }
   }
 
@@ -281,9 +305,10 @@ class ForwardV1 {
 
   static constexpr int kPartChunks = Storage::kPartBytes / 16;
 
-  __device__ __forceinline__ static void LoadO(const Head& here, std::int64_t i0, int col,
+  __device__ __forceinline__ static void LoadO(const ForwardParams& params, const Head& here,
+                                               std::int64_t i0, int col,
                                                float4 (&O)[kBlocks][kCols / 8]) {
-    const float4* const slow = here.O(i0, col);
+    const float4* const slow = here.O(params, i0, col);
 #pragma unroll
     for (int n = 0; n < kBlocks * kCols / 8; ++n) {
       O[n / (kCols / 8)][n % (kCols / 8)] = slow[SlowChunk(n)];
@@ -308,12 +333,13 @@ class ForwardV1 {
     for (int n = 0; n < kBlocks * kCols / 2; ++n) O[n / (kCols / 2)][n % (kCols / 2)] = 0.0f;
   }
 
-  __device__ __forceinline__ static void UpdateO(const Head& here, std::int64_t i0, int col,
+  __device__ __forceinline__ static void UpdateO(const ForwardParams& params, const Head& here,
+                                                 std::int64_t i0, int col,
                                                  const RowFactors (&factors)[kBlocks],
                                                  const float4 (&old)[kBlocks][kCols / 8],
                                                  const float4* part,
                                                  const float (&O)[kBlocks][kCols / 2]) {
-    float4* const slow = here.O(i0, col);
+    float4* const slow = here.O(params, i0, col);
 #pragma unroll
     for (int n = 0; n < kBlocks * kCols / 8; ++n) {
       const int m = n / (kCols / 8);
@@ -332,7 +358,7 @@ class ForwardV1 {
 
   __device__ static void Reset(const ForwardParams& params, const Head& here) {
     for (std::int64_t n = threadIdx.x; n < here.Chunks(); n += Traits::kThreads) {
-      here.o[n] = float4{0.0f, 0.0f, 0.0f, 0.0f};
+      here.Block(params, 0)[n] = float4{0.0f, 0.0f, 0.0f, 0.0f};
     }
     for (std::int64_t i = threadIdx.x; i < here.sequence.seqlen_q; i += Traits::kThreads) {
       here.RowMax(params, i) = kMinusInf;
@@ -355,7 +381,7 @@ class ForwardV1 {
     float O[Traits::kHeadDim / 2];
 #pragma unroll
     for (int n = 0; n < Traits::kHeadDim / 8; ++n) {
-      const float4 chunk = *here.O(i0, 8 * n);
+      const float4 chunk = *here.O(params, i0, 8 * n);
       O[4 * n] = chunk.x, O[4 * n + 1] = chunk.y, O[4 * n + 2] = chunk.z, O[4 * n + 3] = chunk.w;
     }
     const auto address = [&](int row) {
