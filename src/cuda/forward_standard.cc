@@ -1,3 +1,5 @@
+#include "cuda/instances/forward_standard.h"
+
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -5,7 +7,6 @@
 #include "cuda/check.h"
 #include "cuda/cublas.h"
 #include "cuda/forward_params.h"
-#include "cuda/instances/forward_standard.h"
 #include "cuda/kernels.h"
 #include "cuda/standard_products.h"
 
@@ -20,9 +21,7 @@ std::size_t RoundUp(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * 
 std::int64_t ScoreStride(const Layout& layout) {
   return std::max<std::int64_t>((layout.total_k + 7) / 8 * 8, 8);
 }
-std::int64_t Rows(const Layout& layout) {
-  return layout.batch * layout.num_heads * layout.total_q;
-}
+std::int64_t Rows(const Layout& layout) { return layout.batch * layout.num_heads * layout.total_q; }
 std::size_t LseBytes(const Layout& layout) {
   return RoundUp(static_cast<std::size_t>(Rows(layout)) * sizeof(float));
 }
@@ -47,12 +46,12 @@ std::string ForwardStandardObjection(const Layout& layout) {
 Launch PlanForwardStandard(const Layout&) { return {}; }
 
 std::size_t ForwardStandardBytes(const Layout& layout, const Launch&) {
-  const double scores = 2.0 * static_cast<double>(Rows(layout)) *
-                        static_cast<double>(ScoreStride(layout));
+  const double scores =
+      2.0 * static_cast<double>(Rows(layout)) * static_cast<double>(ScoreStride(layout));
   constexpr double kTooMuch = 0x1p62;
   if (scores > kTooMuch) return static_cast<std::size_t>(kTooMuch);
-  const auto bytes = static_cast<std::size_t>(Rows(layout)) * 2 *
-                     static_cast<std::size_t>(ScoreStride(layout));
+  const auto bytes =
+      static_cast<std::size_t>(Rows(layout)) * 2 * static_cast<std::size_t>(ScoreStride(layout));
   return RoundUp(bytes) + LseBytes(layout) + kCublasWorkspace;
 }
 

@@ -1,9 +1,10 @@
+#include "cuda/config/forward_v1.h"
+
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 
 #include "cuda/check.h"
-#include "cuda/config/forward_v1.h"
 #include "cuda/forward_params.h"
 #include "cuda/instances/forward_v1.h"
 #include "cuda/kernels.h"

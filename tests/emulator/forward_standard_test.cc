@@ -79,8 +79,8 @@ void RunStandard(const flashwok::Layout& layout, const ForwardOutput& output, in
   RunSoftmax<kType>(p, shape.threads, shape.chunks, options);
   (void)products.Values(MultiplyPlainly);
   emulator::Launch(
-      static_cast<unsigned>((p.rows() + 7) / 8), 256, 0,
-      [&] { cuda::RepairStandardRow<kType>(p); }, options);
+      static_cast<unsigned>((p.rows() + 7) / 8), 256, 0, [&] { cuda::RepairStandardRow<kType>(p); },
+      options);
 }
 
 void RunHalf(const ProblemData& data, int threads, const emulator::Options& options) {
@@ -99,8 +99,7 @@ TEST_P(ForwardStandardTest, MatchesOracle) {
   if (problem.cu_seqlens_q.present() || problem.page_table.present()) GTEST_SKIP();
   for (const int threads : {0, kGeneral}) {
     SCOPED_TRACE("threads " + std::to_string(threads));
-    CheckForward(data,
-                 [&](const emulator::Options& options) { RunHalf(data, threads, options); });
+    CheckForward(data, [&](const emulator::Options& options) { RunHalf(data, threads, options); });
   }
 }
 

@@ -1,6 +1,5 @@
-#include "cuda/instances/forward_standard.h"
-
 #include "common/tile_range.h"
+#include "cuda/instances/forward_standard.h"
 #include "cuda/kernels/forward_standard.cuh"
 
 namespace flashwok::cuda {
@@ -32,8 +31,7 @@ cudaError_t LaunchStandardSoftmax(DType dtype, const ForwardStandardParams& p,
   return cudaGetLastError();
 }
 
-cudaError_t LaunchStandardRepair(DType dtype, const ForwardStandardParams& p,
-                                 cudaStream_t stream) {
+cudaError_t LaunchStandardRepair(DType dtype, const ForwardStandardParams& p, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(CeilDiv(p.rows(), 8));
   if (dtype == DType::kBFloat16) {
     StandardRepairKernel<DType::kBFloat16><<<blocks, 256, 0, stream>>>(p);

@@ -261,29 +261,28 @@ __device__ inline void RepairStandardRow(const ForwardStandardParams& p) {
   }
   if (!__any_sync(kAllLanes, bad)) return;
   const Sequence sequence = p.base.At(b);
-  RepairRow<kType>(p.base, sequence, b, h, i, KeyRange{0, sequence.seqlen_k}, p.lse[row],
-                   [&](int col, float value) {
-                     StoreElement<kType>(out, p.base.o.dtype, col, value);
-                   });
+  RepairRow<kType>(
+      p.base, sequence, b, h, i, KeyRange{0, sequence.seqlen_k}, p.lse[row],
+      [&](int col, float value) { StoreElement<kType>(out, p.base.o.dtype, col, value); });
 }
 
 template <DType kType, int kChunks>
-__global__ void __launch_bounds__(256) StandardPlainSoftmaxKernel(
-    const __grid_constant__ ForwardStandardParams params) {
+__global__ void __launch_bounds__(256)
+    StandardPlainSoftmaxKernel(const __grid_constant__ ForwardStandardParams params) {
   StandardPlainSoftmax<kType, kChunks>::Run(
       params, *reinterpret_cast<ForwardStandardStorage*>(ptx::DynamicShared()));
 }
 
 template <DType kType>
-__global__ void __launch_bounds__(256) StandardSoftmaxKernel(
-    const __grid_constant__ ForwardStandardParams params) {
+__global__ void __launch_bounds__(256)
+    StandardSoftmaxKernel(const __grid_constant__ ForwardStandardParams params) {
   StandardSoftmax<kType>(params).Run(
       *reinterpret_cast<ForwardStandardStorage*>(ptx::DynamicShared()));
 }
 
 template <DType kType>
-__global__ void __launch_bounds__(256) StandardRepairKernel(
-    const __grid_constant__ ForwardStandardParams params) {
+__global__ void __launch_bounds__(256)
+    StandardRepairKernel(const __grid_constant__ ForwardStandardParams params) {
   RepairStandardRow<kType>(params);
 }
 

@@ -18,6 +18,7 @@
 #include "cuda/attention/params.h"
 #include "cuda/attention/repair.cuh"
 #include "cuda/attention/score_stage.cuh"
+#include "cuda/attention/team_v1.cuh"
 #include "cuda/config/forward_v1.h"
 #include "cuda/ptx/named_barrier.cuh"
 #include "cuda/tile/copy.cuh"
@@ -195,27 +196,45 @@ class ForwardV1 {
     }
     TeamSync();
     RowFactors factors[kBlocks];
-    MergeRows(state, factors);  // m and l of all keys so far
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {  // m and l of all keys so far
+      const auto& rows = Shared().rows[Team()];
+      factors[m] =
+          MergeRows(rows[0][m][FragmentRow()], rows[1][m][FragmentRow()], Half(), state[m]);
+    }
     if (Half() == 0 && FragmentCol() == 0) {
       ForEachRow(params, here, i0, [&](int m, int r, float& max, float& sum) {
         max = state[m].row_max[r];
         sum = state[m].row_sum[r];
       });
     }
-    float4* const parts = Shared().Parts(Team(), stage) + LaneIndex();
+    UpdateO(params, here, i0, V, P, factors, Shared().Parts(Team(), stage) + LaneIndex());
+  }
+
+  // O = (l_old alpha O + P V) / l: this warp's half of the columns, from its own product and the
+  // other warp's, who gets the other half in return.
+  template <class ReaderV>
+  __device__ __forceinline__ static void UpdateO(
+      const ForwardParams& params, const Head& here, std::int64_t i0, const ReaderV& V,
+      const std::uint32_t (&P)[kBlocks][Traits::kWarpKeys / 4],
+      const RowFactors (&factors)[kBlocks], float4* parts) {
+    constexpr int kChunks = Storage::kPartBytes / 16;
 #pragma unroll 1
-    for (int piece = 0; piece < Traits::kPieces; ++piece) {  // O = (l_old alpha O + P V) / l
+    for (int piece = 0; piece < Traits::kPieces; ++piece) {
       const int mine = (Half() * Traits::kPieces + piece) * kCols;
       const int theirs = mine ^ Traits::kHeadDim / 2;
+      float4* const slow = here.O(params, i0, mine);
       float4 old[kBlocks][kCols / 8];
-      LoadO(params, here, i0, mine, old);
+      LoadSlow<Traits::kHeadDim>(slow, old);
+      {
+        float O[kBlocks][kCols / 2] = {};
+        ValueProduct<kType>(P, V.From(theirs / 16), O);  // of this warp's keys  [kTileQ, kCols]
+        StorePart(O, parts + Half() * kChunks);
+      }
       float O[kBlocks][kCols / 2] = {};
-      ValueProduct<kType>(P, V.From(theirs / 16), O);  // of this warp's keys  [kTileQ, kCols]
-      StorePart(parts + Half() * kPartChunks, O);
-      Clear(O);
       ValueProduct<kType>(P, V.From(mine / 16), O);
       TeamSync();
-      UpdateO(params, here, i0, mine, factors, old, parts + (1 - Half()) * kPartChunks, O);
+      UpdateSlow<Traits::kHeadDim>(factors, old, O, parts + (1 - Half()) * kChunks, slow);
       TeamSync();
     }
   }
@@ -269,90 +288,6 @@ class ForwardV1 {
         visit(n / 2, n % 2, max[8 * n * params.row_max.row_stride],
               sum[8 * n * params.row_sum.row_stride]);
       }
-    }
-  }
-
-  // What a row's old O and the products of the two warps are multiplied by, 1 / l included.
-  struct RowFactors {
-    float old[2], mine[2], theirs[2];
-  };
-
-  __device__ __forceinline__ static void MergeRows(RowState (&state)[kBlocks],
-                                                   RowFactors (&factors)[kBlocks]) {
-#pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
-      const float4 half0 = Shared().rows[Team()][0][m][FragmentRow()];
-      const float4 half1 = Shared().rows[Team()][1][m][FragmentRow()];
-      const float maxima[2][2] = {{half0.x, half1.x}, {half0.y, half1.y}};
-      const float sums[2][2] = {{half0.z, half1.z}, {half0.w, half1.w}};
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float max = fmaxf(state[m].row_max[r], fmaxf(maxima[r][0], maxima[r][1]));
-        const float safe = SafeMax(max);
-        const float old = state[m].row_sum[r] * ptx::Exp2(state[m].row_max[r] - safe);
-        const float alpha0 = ptx::Exp2(maxima[r][0] - safe);
-        const float alpha1 = ptx::Exp2(maxima[r][1] - safe);
-        const float sum = old + (alpha0 * sums[r][0] + alpha1 * sums[r][1]);
-        const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-        state[m].row_max[r] = max;
-        state[m].row_sum[r] = sum;
-        factors[m].old[r] = old * inverse;
-        factors[m].mine[r] = (Half() == 0 ? alpha0 : alpha1) * inverse;
-        factors[m].theirs[r] = (Half() == 0 ? alpha1 : alpha0) * inverse;
-      }
-    }
-  }
-
-  static constexpr int kPartChunks = Storage::kPartBytes / 16;
-
-  __device__ __forceinline__ static void LoadO(const ForwardParams& params, const Head& here,
-                                               std::int64_t i0, int col,
-                                               float4 (&O)[kBlocks][kCols / 8]) {
-    const float4* const slow = here.O(params, i0, col);
-#pragma unroll
-    for (int n = 0; n < kBlocks * kCols / 8; ++n) {
-      O[n / (kCols / 8)][n % (kCols / 8)] = slow[SlowChunk(n)];
-    }
-  }
-  // From chunk 0 of a piece to its chunk n: the columns first, then the next 16 rows.
-  __device__ __forceinline__ static constexpr int SlowChunk(int n) {
-    return (n / (kCols / 8) * (Traits::kHeadDim / 8) + n % (kCols / 8)) * 32;
-  }
-
-  __device__ __forceinline__ static void StorePart(float4* part,
-                                                   const float (&O)[kBlocks][kCols / 2]) {
-#pragma unroll
-    for (int n = 0; n < kBlocks * kCols / 8; ++n) {
-      const float* o = &O[n / (kCols / 8)][n % (kCols / 8) * 4];
-      part[n * 32] = float4{o[0], o[1], o[2], o[3]};
-    }
-  }
-
-  __device__ __forceinline__ static void Clear(float (&O)[kBlocks][kCols / 2]) {
-#pragma unroll
-    for (int n = 0; n < kBlocks * kCols / 2; ++n) O[n / (kCols / 2)][n % (kCols / 2)] = 0.0f;
-  }
-
-  __device__ __forceinline__ static void UpdateO(const ForwardParams& params, const Head& here,
-                                                 std::int64_t i0, int col,
-                                                 const RowFactors (&factors)[kBlocks],
-                                                 const float4 (&old)[kBlocks][kCols / 8],
-                                                 const float4* part,
-                                                 const float (&O)[kBlocks][kCols / 2]) {
-    float4* const slow = here.O(params, i0, col);
-#pragma unroll
-    for (int n = 0; n < kBlocks * kCols / 8; ++n) {
-      const int m = n / (kCols / 8);
-      const int c = n % (kCols / 8);
-      const RowFactors& f = factors[m];
-      const auto merge = [&](int r, float was, float mine, float theirs) {
-        return fmaf(f.old[r], was, fmaf(f.mine[r], mine, f.theirs[r] * theirs));
-      };
-      const float4 was = old[m][c];
-      const float4 theirs = part[n * 32];
-      slow[SlowChunk(n)] = {
-          merge(0, was.x, O[m][4 * c], theirs.x), merge(0, was.y, O[m][4 * c + 1], theirs.y),
-          merge(1, was.z, O[m][4 * c + 2], theirs.z), merge(1, was.w, O[m][4 * c + 3], theirs.w)};
     }
   }
 
