@@ -4,7 +4,7 @@ SECONDS ?= 60
 BUILD := build/$(PRESET)
 FLASHWOK := $(BUILD)/cli/flashwok
 CUDA_BIN := $(CURDIR)/build/cuda-toolkit/nvidia/cu13/bin
-CUDA_OBJECTS := build/cuda/src/CMakeFiles/flashwok.dir/cuda/instances
+CUDA_OBJECTS := build/cuda/src/CMakeFiles/flashwok.dir build/cuda/src/CMakeFiles/flashwok_hopper.dir
 CUDA_TABLE := tests/cuda/resources.txt
 
 .PHONY: run test bench support tables lint build packages ci ci-packages asan tsan fuzz \

@@ -42,7 +42,7 @@ class CliTest : public ::testing::Test {
   }
 
   Outcome Run(const std::string& arguments) const {
-    const std::string command = std::string(FLASHWOK_CLI_PATH) + " " + arguments + " >" +
+    const std::string command = program_ + " " + arguments + " >" +
                                 Path(".out") + " 2>" + Path(".err") + " </dev/null";
     const int status = std::system(command.c_str());
     Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadFile(Path(".out")),
@@ -71,6 +71,7 @@ class CliTest : public ::testing::Test {
   }
 
   std::filesystem::path folder_;
+  std::string program_ = FLASHWOK_CLI_PATH;  // after what a shell takes before it
 };
 
 }  // namespace flashwok::test

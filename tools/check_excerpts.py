@@ -6,8 +6,11 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+SUFFIXES = (".h", ".cc", ".cuh", ".cu")
 LESSONS = [
-    f"docs/{folder}{name}.md" for name in ("forward", "backward") for folder in ("", "zh/")
+    f"docs/{folder}{name}.md"
+    for name in ("forward", "backward", "hopper")
+    for folder in ("", "zh/")
 ]
 
 
@@ -26,7 +29,7 @@ def quoted(text):
 
 
 def main():
-    sources = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".h", ".cc")]
+    sources = [path for path in (ROOT / "src").rglob("*") if path.suffix in SUFFIXES]
     known = {squeeze(line) for path in sources for line in path.read_text().splitlines()}
     missing = [
         f"{name}:{number}: not in src/: {code}"

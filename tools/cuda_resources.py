@@ -2,8 +2,8 @@
 """What the compiler made of each CUDA kernel, held against a table: registers, stack, and how many
 instructions of the kinds that matter stand in its machine code.
 
-    cuda_resources.py CUOBJDUMP FOLDER --check TABLE     exit 1 when a kernel differs
-    cuda_resources.py CUOBJDUMP FOLDER --write TABLE     FOLDER holds the objects of the kernels
+    cuda_resources.py CUOBJDUMP FOLDER... --check TABLE  exit 1 when a kernel differs
+    cuda_resources.py CUOBJDUMP FOLDER... --write TABLE  the folders hold the objects of the kernels
 
 A V2 or V3 kernel must not use local memory, whatever the table says, and a V3 kernel multiplies by
 HGMMA alone.
@@ -58,10 +58,13 @@ def instructions(cuobjdump, path):
     return found
 
 
-def measure(cuobjdump, folder):
-    objects = sorted(pathlib.Path(folder).glob("*.o"))
-    if not objects:
-        sys.exit(f"{folder}: no objects")
+def measure(cuobjdump, folders):
+    objects = []
+    for folder in folders:
+        found = sorted(pathlib.Path(folder).glob("cuda/instances/*.o"))
+        if not found:
+            sys.exit(f"{folder}: no objects under cuda/instances")
+        objects += found
     with ThreadPoolExecutor() as pool:
         parts = list(pool.map(lambda p: (usage(cuobjdump, p), instructions(cuobjdump, p)), objects))
     rows = {}
@@ -89,11 +92,11 @@ def lines(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cuobjdump")
-    parser.add_argument("folder")
+    parser.add_argument("folders", nargs="+", metavar="folder")
     parser.add_argument("--check", metavar="TABLE")
     parser.add_argument("--write", metavar="TABLE")
     arguments = parser.parse_args()
-    rows = measure(arguments.cuobjdump, arguments.folder)
+    rows = measure(arguments.cuobjdump, arguments.folders)
     now = lines(rows)
     if arguments.write:
         pathlib.Path(arguments.write).write_text("\n".join(now) + "\n", encoding="utf-8")

@@ -86,8 +86,8 @@ class PanelDrawing {
     // Guides to compare the lines with: slope 2 above all, slope 1 below all.
     const double middle = (x_low_ + x_high_) / 2;
     Guide(2.0, high_ + 0.9 - 2.0 * x_high_, middle);
-    Text(c_, X(middle) - 8, Y(high_ + 0.9 - 2.0 * (x_high_ - middle)) + 4, 1.0, 12,
-         "grows as N\u00b2");
+    const double begins = high_ + 0.9 - 2.0 * (x_high_ - middle);
+    if (begins > y_low_) Text(c_, X(middle) - 8, Y(begins) + 4, 1.0, 12, "grows as N\u00b2");
     Guide(1.0, linear_ - 0.9, x_low_);
     Text(c_, X(x_high_) - 6, Y(linear_ - 0.9 + x_high_) + 42, 1.0, 12, "grows as N");
     for (std::size_t i = 0; i < panel_.series.size(); ++i) Curve(i);
@@ -116,7 +116,7 @@ class PanelDrawing {
       SetColour(c_, kGrid);
       Line(c_, kLeft, Y(y), kPanelWidth - kRight, Y(y));
       SetColour(c_, kSoft);
-      Text(c_, kLeft - 8, Y(y) + 4, 1.0, 11.5, FormatBytes(std::exp2(y)));
+      Text(c_, kLeft - 8, Y(y) + 4, 1.0, 11.5, panel_.format(std::exp2(y)));
     }
     for (int x = static_cast<int>(std::ceil(x_low_)); x <= x_high_; ++x) {
       SetColour(c_, kGrid);

@@ -15,7 +15,8 @@ struct Series {
 struct Panel {
   std::string title;
   std::string x_label;
-  std::vector<Series> series;  // y in bytes
+  std::string (*format)(double);  // of y
+  std::vector<Series> series;
 };
 
 // Throws BadInput unless `path` ends in .svg or .png; for a check before the measurement.

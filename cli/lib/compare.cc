@@ -11,6 +11,7 @@
 #include "common/dtype.h"
 #include "lib/chart.h"
 #include "lib/command.h"
+#include "lib/machine.h"
 #include "lib/measure.h"
 #include "lib/oracle.h"
 #include "lib/sweep.h"
@@ -45,6 +46,8 @@ struct Comparison {
   std::vector<Entry> entries;
   std::string coverage;             // of the float64 check; empty: none was made
   std::optional<double> agreement;  // largest difference between two algorithms, any result
+
+  bool counted() const { return entries[0].session->on_cpu(); }  // the bytes
 };
 
 // The largest spread of one element of a result over the algorithms that ran.
@@ -82,37 +85,44 @@ std::optional<double> Agreement(const std::vector<Entry>& entries) {
   return spread;
 }
 
-Comparison Compare(const Workload& workload, const Options& options, Pass pass) {
+// Of a pass that none of the four can run, throws why.
+Comparison Planned(const Workload& workload, const Options& options, Pass pass) {
   Comparison comparison;
   comparison.pass = pass;
   comparison.flops = UsefulFlops(workload.problem, pass);
+  const Device device = AskedDevice(options.run);
   const Execution execution = MakeExecution(options.run);
-  {
-    Progress progress("", static_cast<double>(std::size(kAllAlgorithms)));
-    for (Algorithm algorithm : kAllAlgorithms) {
-      progress.Label(fmt::format("{} {}", Name(pass), Name(algorithm)));
-      Entry entry;
-      entry.session =
-          std::make_unique<Session>(workload, algorithm, execution, pass, options.run.out_dtype);
-      entry.measurement =
-          Measure(*entry.session, algorithm, options.repeats, kPatience, progress, 1.0);
-      comparison.entries.push_back(std::move(entry));
-    }
+  for (Algorithm algorithm : kAllAlgorithms) {
+    comparison.entries.emplace_back().session = std::make_unique<Session>(
+        workload, algorithm, execution, pass, options.run.out_dtype, device);
   }
   if (std::none_of(comparison.entries.begin(), comparison.entries.end(),
-                   [](const Entry& entry) { return entry.measurement.status.ok(); })) {
-    workload.Check(comparison.entries[0].measurement.status);
+                   [](const Entry& entry) { return entry.session->ok(); })) {
+    workload.Check(comparison.entries[0].session->status());
   }
-  comparison.agreement = Agreement(comparison.entries);
-  if (options.no_oracle) return comparison;
+  return comparison;
+}
+
+void Compare(const Workload& workload, const Options& options, Comparison* comparison) {
+  const Pass pass = comparison->pass;
+  {
+    Progress progress("", static_cast<double>(std::size(kAllAlgorithms)));
+    for (std::size_t n = 0; n < comparison->entries.size(); ++n) {
+      Entry& entry = comparison->entries[n];
+      progress.Label(fmt::format("{} {}", Name(pass), Name(kAllAlgorithms[n])));
+      entry.measurement =
+          Measure(*entry.session, kAllAlgorithms[n], options.repeats, kPatience, progress, 1.0);
+    }
+  }
+  comparison->agreement = Agreement(comparison->entries);
+  if (options.no_oracle) return;
   const Oracle oracle(workload.problem, workload.dout, pass, false);
-  comparison.coverage = oracle.coverage();
-  for (Entry& entry : comparison.entries) {
+  comparison->coverage = oracle.coverage();
+  for (Entry& entry : comparison->entries) {
     if (!entry.measurement.status.ok() || oracle.coverage().empty()) continue;
     const Results& results = entry.session->results();
     entry.deviations = oracle.Compare(results.output, results.gradients);
   }
-  return comparison;
 }
 
 Json ComparisonJson(const Comparison& comparison) {
@@ -141,9 +151,12 @@ void PrintRow(Table& table, const Entry& entry, bool fastest) {
     return;
   }
   const auto bytes = [](auto count) { return FormatBytes(static_cast<double>(count)); };
+  std::array<std::string, 3> moved = {"-", "-", "-"};
+  if (m.traffic != nullptr) {
+    moved = {bytes(m.traffic->read()), bytes(m.traffic->written()), bytes(m.model_bytes)};
+  }
   table.Row({Name(m.algorithm), FormatSeconds(m.timing.median), fmt::format("{:.1f}", m.gflops()),
-             bytes(m.traffic->read()), bytes(m.traffic->written()), bytes(m.model_bytes),
-             bytes(m.plan.workspace_bytes),
+             moved[0], moved[1], moved[2], bytes(m.plan.workspace_bytes),
              entry.deviations.empty() ? "-" : FormatError(MaxError(entry.deviations))},
             fastest ? Colour::kGood : Colour::kPlain);
 }
@@ -169,6 +182,7 @@ void Print(const Comparison& comparison) {
   fmt::print("{}\n", comparison.coverage.empty()
                          ? "Not checked against float64."
                          : "Max error against float64 over " + comparison.coverage + ".");
+  if (!comparison.counted()) return;
   fmt::print("Bytes read and written {} the formula's.\n",
              as_modelled ? "add up to" : "do not add up to");
 }
@@ -178,6 +192,7 @@ int Sweep(const Options& options) {
   request.range = options.sweep_range;
   request.pass = options.backward ? Pass::kBackward : Pass::kForward;
   request.workload = options.workload;
+  request.device = AskedDevice(options.run);
   request.execution = MakeExecution(options.run);
   request.out_dtype = options.run.out_dtype;
   const SweepResult result = RunSweep(request);
@@ -200,18 +215,24 @@ int Execute(const Options& options) {
     RequirePicture(options.picture);
     RequireOutputs({{"--picture", options.picture}});
   }
+  const Device device = AskedDevice(options.run);
+  RequireDevice(device);
   if (options.sweep) return Sweep(options);
   const Workload workload(options.workload, options.backward ? Pass::kBackward : Pass::kForward);
   std::vector<Comparison> comparisons;
-  comparisons.push_back(Compare(workload, options, Pass::kForward));
-  if (options.backward) comparisons.push_back(Compare(workload, options, Pass::kBackward));
+  comparisons.push_back(Planned(workload, options, Pass::kForward));
+  if (options.backward) comparisons.push_back(Planned(workload, options, Pass::kBackward));
+  for (Comparison& comparison : comparisons) Compare(workload, options, &comparison);
   if (options.json) {
     Json passes = Json::array();
     for (const Comparison& comparison : comparisons) passes.push_back(ComparisonJson(comparison));
-    PrintJson({{"command", "compare"}, {"problem", ToJson(workload.problem)}, {"passes", passes}});
+    PrintJson({{"command", "compare"},
+               {"device", NameOf(device)},
+               {"problem", ToJson(workload.problem)},
+               {"passes", passes}});
     return kExitOk;
   }
-  fmt::print("{}\n", Describe(workload.problem));
+  fmt::print("{}\n", Describe(workload.problem, device));
   for (const Comparison& comparison : comparisons) Print(comparison);
   return kExitOk;
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "common/layout.h"
+#include "lib/machine.h"
 #include "lib/workload.h"
 
 namespace flashwok::cli {
@@ -17,7 +18,7 @@ std::int64_t LongestKeys(const Layout& layout) {
 
 }  // namespace
 
-std::string Describe(const Problem& problem) {
+std::string Describe(const Problem& problem, Device device) {
   const Layout layout(problem);
   const bool varlen = problem.cu_seqlens_q.present();
   std::string text =
@@ -37,6 +38,7 @@ std::string Describe(const Problem& problem) {
   if (problem.seqused_k.present()) text += ", key lengths";
   if (problem.page_table.present()) text += fmt::format(", pages of {}", layout.page_size);
   if (problem.dropout_p > 0.0) text += fmt::format(", dropout {}", problem.dropout_p);
+  if (device.type != DeviceType::kCpu) text += ", on " + TitleOf(device);
   return text;
 }
 

@@ -32,14 +32,14 @@ Json KernelsJson() {
   return kernels;
 }
 
-Json PlanJson(const PlanResult& plan, Pass pass) {
+Json PlanJson(const PlanResult& plan, Pass pass, Device device) {
   Json json = {{"pass", Name(pass)}};
   if (plan.status.ok()) {
     json["kernel"] = plan.kernel;
     json["tile_q"] = plan.tile_q;
     json["tile_kv"] = plan.tile_kv;
     json["num_splits"] = plan.num_splits;
-    json["threads"] = plan.num_threads;
+    if (device.type == DeviceType::kCpu) json["threads"] = plan.num_threads;
   } else {
     json["refused"] = plan.status.message();
   }
@@ -54,16 +54,19 @@ Json PlanJson(const PlanResult& plan, Pass pass) {
 // Shapes alone: a synthetic problem is planned without its tensors, however large.
 Json PlanAll(const Options& options, Json* problem_json) {
   const Algorithm algorithm = AskedAlgorithm(options.run);
+  const Device device = AskedDevice(options.run);
   const Execution execution = MakeExecution(options.run);
   const Pass pass = options.backward ? Pass::kBackward : Pass::kForward;
   const Workload workload(options.workload, pass, algorithm, Workload::Data::kNone);
   *problem_json = ToJson(workload.problem);
-  (*problem_json)["description"] = Describe(workload.problem);
+  (*problem_json)["description"] = Describe(workload.problem, device);
+  const Problem problem = ShapesOn(device, workload.problem);
   Json plans = Json::array();
-  plans.push_back(PlanJson(Plan(workload.problem, Pass::kForward, execution), Pass::kForward));
-  if (options.backward) {
-    plans.push_back(PlanJson(Plan(workload.problem, Pass::kBackward, execution), Pass::kBackward));
-  }
+  const auto plan = [&](Pass of) {
+    plans.push_back(PlanJson(Plan(problem, of, execution), of, device));
+  };
+  plan(Pass::kForward);
+  if (options.backward) plan(Pass::kBackward);
   return plans;
 }
 
@@ -73,10 +76,11 @@ void PrintPlan(const Json& plan) {
   if (plan.contains("refused")) {
     fmt::print("{:<9} {}\n", text("pass"), Paint(Colour::kBad, "refused: " + text("refused")));
   } else {
-    fmt::print("{:<9} {}  tiles {} x {}, splits {}, threads {}, extra {}\n", text("pass"),
+    const std::string threads =
+        plan.contains("threads") ? fmt::format("threads {}, ", plan["threads"].get<int>()) : "";
+    fmt::print("{:<9} {}  tiles {} x {}, splits {}, {}extra {}\n", text("pass"),
                Paint(Colour::kGood, text("kernel")), plan["tile_q"].get<int>(),
-               plan["tile_kv"].get<int>(), plan["num_splits"].get<int>(),
-               plan["threads"].get<int>(), extra);
+               plan["tile_kv"].get<int>(), plan["num_splits"].get<int>(), threads, extra);
   }
   for (const Json& rejection : plan["rejections"]) {
     fmt::print("          {}\n",
@@ -100,10 +104,13 @@ int Execute(const Options& options) {
   Json problem;
   const Json plans = with_problem ? PlanAll(options, &problem) : Json::array();
   const Json machine = MachineJson();
+  const Json cuda_devices = CudaDevicesJson();
   if (options.json) {
+    Json devices = Json::array({machine});
+    devices.insert(devices.end(), cuda_devices.begin(), cuda_devices.end());
     Json document = {{"command", "info"},
                      {"version", Version()},
-                     {"devices", Json::array({machine})},
+                     {"devices", devices},
                      {"cpu_targets", CpuTargets()},
                      {"kernels", KernelsJson()}};
     if (with_problem) document["problem"] = problem;
@@ -119,6 +126,15 @@ int Execute(const Options& options) {
   fmt::print("FlashWok {}\n", Version());
   fmt::print("device            cpu: {}, {} cores\n", machine["cpu"].get<std::string>(),
              machine["cores"].get<int>());
+  for (const Json& device : cuda_devices) {
+    const auto text = [&](const char* key) { return device[key].get<std::string>(); };
+    if (device.contains("absent")) {
+      fmt::print("                  cuda: none, {}\n", text("absent"));
+    } else {
+      fmt::print("                  {}: {}, compute capability {}\n", text("name"), text("gpu"),
+                 text("compute_capability"));
+    }
+  }
   fmt::print("instruction sets  {} (best first)\n\n", fmt::join(CpuTargets(), " "));
   PrintKernels();
   return kExitOk;

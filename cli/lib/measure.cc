@@ -19,9 +19,9 @@ Measurement Measure(Session& session, Algorithm algorithm, int repeats, double p
     left -= share / (repeats + 1);
   };
   if (result.status.ok()) {
-    result.traffic = std::make_unique<TrafficCounter>();
+    if (session.on_cpu()) result.traffic = std::make_unique<TrafficCounter>();
     session.Run(result.traffic.get());
-    result.model_bytes = session.model_bytes();
+    if (session.on_cpu()) result.model_bytes = session.model_bytes();
     advance();
     std::vector<double> seconds;
     for (double total = 0.0; seconds.empty() || (std::ssize(seconds) < repeats && total < patience);
@@ -31,7 +31,7 @@ Measurement Measure(Session& session, Algorithm algorithm, int repeats, double p
     }
     result.timing = Summarize(std::move(seconds));
     result.result_bytes = session.result_bytes();
-    session.ReleaseWorkspace();
+    session.Finish();
   }
   progress.Add(left);
   return result;
@@ -47,14 +47,16 @@ Json ToJson(const Measurement& m) {
   json["kernel"] = m.plan.kernel;
   json["tile_q"] = m.plan.tile_q;
   json["tile_kv"] = m.plan.tile_kv;
-  json["threads"] = m.plan.num_threads;
+  if (m.traffic != nullptr) json["threads"] = m.plan.num_threads;
   json["repeats"] = m.timing.repeats;
   json["ms"] = m.timing.median * 1e3;
   json["ms_min"] = m.timing.min * 1e3;
   json["ms_max"] = m.timing.max * 1e3;
   json["gflops"] = m.gflops();
-  json["traffic"] = m.traffic->ToJson();
-  json["model_bytes"] = m.model_bytes;
+  if (m.traffic != nullptr) {
+    json["traffic"] = m.traffic->ToJson();
+    json["model_bytes"] = m.model_bytes;
+  }
   json["extra_bytes"] = m.plan.workspace_bytes;
   json["result_bytes"] = m.result_bytes;
   return json;

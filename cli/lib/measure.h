@@ -1,4 +1,4 @@
-// One kernel measured: bytes counted in a first run, seconds in those after it.
+// One kernel measured: bytes counted in a first run, on the CPU, and seconds in those after it.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,16 @@ struct Measurement {
   Status status;        // why it does not run
   std::string refusal;  // the same in few words
   PlanResult plan;
-  std::unique_ptr<TrafficCounter> traffic;
-  std::int64_t model_bytes = 0;  // read and written by the formula
+  std::unique_ptr<TrafficCounter> traffic;  // null on a CUDA device, which counts none
+  std::int64_t model_bytes = 0;             // read and written by the formula
   Timing timing;
   double flops = 0.0;
   double result_bytes = 0.0;
 
   double gflops() const { return flops / timing.median * 1e-9; }
-  bool as_modelled() const { return traffic->read() + traffic->written() == model_bytes; }
+  bool as_modelled() const {
+    return traffic == nullptr || traffic->read() + traffic->written() == model_bytes;
+  }
 };
 
 // Runs up to `repeats` times, fewer once `patience` seconds are over, at least once.

@@ -3,7 +3,9 @@
 #include <cmath>
 #include <utility>
 
+#include "cuda/device.h"
 #include "lib/command.h"
+#include "lib/machine.h"
 #include "lib/text.h"
 
 namespace flashwok::cli {
@@ -124,10 +126,10 @@ void AddRunOptions(CLI::App& app, RunOptions* options, bool with_algorithm) {
     return AddOption(app, flag, value, help)->capture_default_str()->group("Execution");
   };
   if (with_algorithm) add("--algorithm", options->algorithm, "auto, standard, v1, v2 or v3");
-  add("--device", options->device, "cpu");
-  add("--threads", options->threads, "0: as many cores as the work is worth");
-  add("--tile-q", options->tile_q, "Rows of a Q tile; 0: the kernel's own");
-  add("--tile-kv", options->tile_kv, "Keys of a KV tile; 0: the kernel's own");
+  add("--device", options->device, "cpu, cuda or cuda:N");
+  add("--threads", options->threads, "0: as many cores as the work is worth; CPU alone");
+  add("--tile-q", options->tile_q, "Rows of a Q tile; 0: the kernel's own; CPU alone");
+  add("--tile-kv", options->tile_kv, "Keys of a KV tile; 0: the kernel's own; CPU alone");
   add("--kernel", options->kernel, "The only kernel to take in its pass, by its name in `info`");
   add("--workspace-limit", options->workspace_limit,
       "Refuse a kernel that needs more scratch memory, as 512MiB");
@@ -199,11 +201,38 @@ std::size_t ParseBytes(const std::string& flag, const std::string& text) {
       fmt::format("{}: is '{}', must be a size below 8 EiB, such as 512MiB or 16GiB", flag, text));
 }
 
-Execution MakeExecution(const RunOptions& options) {
-  if (options.device != "cpu") {
-    throw BadInput(fmt::format("--device: is '{}', must be cpu: this build has no other device",
-                               options.device));
+Device AskedDevice(const RunOptions& options) {
+  const std::string& text = options.device;
+  if (text == "cpu") return {};
+  const bool numbered = text.starts_with("cuda:");
+  const std::optional<int> index =
+      numbered ? ParseNumber<int>(std::string_view(text).substr(5)) : std::optional<int>(0);
+  if ((!numbered && text != "cuda") || !index || *index < 0) {
+    throw BadInput(fmt::format("--device: is '{}', must be cpu, cuda or cuda:N", text));
   }
+  const Device device{DeviceType::kCuda, *index};
+  for (const auto& [flag, value] : {std::pair("--threads", options.threads),
+                                    {"--tile-q", options.tile_q},
+                                    {"--tile-kv", options.tile_kv}}) {
+    if (value != 0) {
+      throw BadInput(fmt::format("{}: is {}, must be left out on {}", flag, value, NameOf(device)));
+    }
+  }
+  return device;
+}
+
+void RequireDevice(Device device) {
+  if (device.type == DeviceType::kCpu) return;
+  const int count = cuda::DeviceCount();
+  if (device.index < count) return;
+  if (count > 0) {
+    throw BadInput(fmt::format("--device: is '{}', must be from cuda:0 to cuda:{}", NameOf(device),
+                               count - 1));
+  }
+  throw BadInput(fmt::format("--device: is '{}', but {}", NameOf(device), cuda::Absence()));
+}
+
+Execution MakeExecution(const RunOptions& options) {
   Execution execution;
   execution.num_threads = options.threads;
   execution.tile_q = options.tile_q;

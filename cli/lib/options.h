@@ -124,6 +124,9 @@ std::size_t ParseBytes(const std::string& flag, const std::string& text);  // "5
 std::int64_t ParseInt(const std::string& flag, std::string_view text);
 float ParseFloat(const std::string& flag, std::string_view text);
 
+// The device of the kernels, and that it is there; refuses the options that are the CPU's alone.
+Device AskedDevice(const RunOptions& options);
+void RequireDevice(Device device);
 Execution MakeExecution(const RunOptions& options);
 
 }  // namespace flashwok::cli

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "lib/command.h"
+#include "lib/machine.h"
 #include "lib/session.h"
 #include "lib/terminal.h"
 
@@ -42,33 +43,34 @@ double RunPass(Session& session, Pass pass) {
   const double flops = UsefulFlops(session.problem(), pass);
   Progress progress(Name(pass), flops);
   ProgressObserver observer(progress);
-  Observer* const watching = progress.visible() && flops > 1e10 ? &observer : nullptr;
+  Observer* const watching =
+      session.on_cpu() && progress.visible() && flops > 1e10 ? &observer : nullptr;
   return pass == Pass::kForward ? session.Forward(watching) : session.Backward(watching);
 }
 
 Json PassJson(const Session& session, Pass pass, double seconds) {
   const PlanResult& plan = session.plan(pass);
   const double flops = UsefulFlops(session.problem(), pass);
-  return {{"pass", Name(pass)},
-          {"kernel", plan.kernel},
-          {"algorithm", Name(plan.algorithm)},
-          {"tile_q", plan.tile_q},
-          {"tile_kv", plan.tile_kv},
-          {"num_splits", plan.num_splits},
-          {"threads", plan.num_threads},
-          {"ms", seconds * 1e3},
-          {"flops", flops},
-          {"gflops", flops / seconds * 1e-9},
-          {"extra_bytes", plan.workspace_bytes}};
+  Json json = {
+      {"pass", Name(pass)},    {"kernel", plan.kernel},   {"algorithm", Name(plan.algorithm)},
+      {"tile_q", plan.tile_q}, {"tile_kv", plan.tile_kv}, {"num_splits", plan.num_splits}};
+  if (session.on_cpu()) json["threads"] = plan.num_threads;
+  json["ms"] = seconds * 1e3;
+  json["flops"] = flops;
+  json["gflops"] = flops / seconds * 1e-9;
+  json["extra_bytes"] = plan.workspace_bytes;
+  return json;
 }
 
 void PrintPass(const Json& pass) {
-  fmt::print("{:<9} {}  {}  {:.1f} GFLOPS  extra {}  ({} threads, tiles {} x {})\n",
+  const std::string threads =
+      pass.contains("threads") ? fmt::format("{} threads, ", pass["threads"].get<int>()) : "";
+  fmt::print("{:<9} {}  {}  {:.1f} GFLOPS  extra {}  ({}tiles {} x {})\n",
              pass["pass"].get<std::string>(),
              Paint(Colour::kAccent, pass["kernel"].get<std::string>()),
              Paint(Colour::kBold, FormatSeconds(pass["ms"].get<double>() * 1e-3)),
-             pass["gflops"].get<double>(), FormatBytes(pass["extra_bytes"].get<double>()),
-             pass["threads"].get<int>(), pass["tile_q"].get<int>(), pass["tile_kv"].get<int>());
+             pass["gflops"].get<double>(), FormatBytes(pass["extra_bytes"].get<double>()), threads,
+             pass["tile_q"].get<int>(), pass["tile_kv"].get<int>());
 }
 
 int Execute(const Options& options) {
@@ -77,12 +79,15 @@ int Execute(const Options& options) {
     throw BadInput("--q: is absent, must be given with --k and --v, or --input, or --shape");
   }
   RequireWritable(options.output);
+  const Device device = AskedDevice(options.run);
+  RequireDevice(device);
   const Execution execution = MakeExecution(options.run);
   const Algorithm algorithm = AskedAlgorithm(options.run);
   const Workload workload(options.workload, pass);
-  Session session(workload, algorithm, execution, pass, options.run.out_dtype);
+  Session session(workload, algorithm, execution, pass, options.run.out_dtype, device);
   workload.Check(session.status());
 
+  if (!session.on_cpu()) session.Forward();  // warm: kernels loaded
   Json passes = Json::array();
   const double forward = RunPass(session, Pass::kForward);
   passes.push_back(PassJson(session, Pass::kForward, forward));
@@ -90,14 +95,18 @@ int Execute(const Options& options) {
     const double backward = RunPass(session, Pass::kBackward);
     passes.push_back(PassJson(session, Pass::kBackward, backward));
   }
+  session.Finish();
   Write(session.results(), options.output);
   if (options.json) {
-    Json document = {{"command", "run"}, {"problem", ToJson(session.problem())}, {"runs", passes}};
+    Json document = {{"command", "run"},
+                     {"device", NameOf(device)},
+                     {"problem", ToJson(session.problem())},
+                     {"runs", passes}};
     if (!options.output.empty()) document["output"] = options.output;
     PrintJson(document);
     return kExitOk;
   }
-  fmt::print("{}\n", Describe(session.problem()));
+  fmt::print("{}\n", Describe(session.problem(), device));
   for (const Json& line : passes) PrintPass(line);
   if (!options.output.empty()) fmt::print("written   {}\n", options.output);
   return kExitOk;

@@ -43,15 +43,17 @@ std::vector<std::pair<std::string, const io::HostTensor*>> Results::Named() cons
 }
 
 Session::Session(const Workload& workload, Algorithm algorithm, const Execution& execution,
-                 Pass pass, const std::string& out_dtype)
+                 Pass pass, const std::string& out_dtype, Device device)
     : workload_(workload),
       problem_(workload.problem),
       execution_(execution),
       pass_(pass),
+      device_(device),
       out_dtype_(OutputType(workload.problem.q.dtype, out_dtype)) {
   problem_.algorithm = algorithm;
-  forward_plan_ = Plan(problem_, Pass::kForward, execution_);
-  if (pass == Pass::kBackward) backward_plan_ = Plan(problem_, Pass::kBackward, execution_);
+  const Problem planned = ShapesOn(device, problem_);
+  forward_plan_ = Plan(planned, Pass::kForward, execution_);
+  if (pass == Pass::kBackward) backward_plan_ = Plan(planned, Pass::kBackward, execution_);
 }
 
 std::string Session::refusal() const {
@@ -117,12 +119,29 @@ Execution Session::WithWorkspace(Pass pass, Observer* observer) {
 double Session::Forward(Observer* observer) {
   workload_.Check(forward_plan_.status);
   if (!results_.output.o.present()) Allocate();
+  if (!on_cpu()) return ForwardOnDevice();
   const Execution execution = WithWorkspace(Pass::kForward, observer);
   const auto start = std::chrono::steady_clock::now();
   const Status status = flashwok::Forward(problem_, results_.output, execution);
   const double seconds = Seconds(start);
   workload_.Check(status);
   return seconds;
+}
+
+double Session::ForwardOnDevice() {
+  if (device_pass_ == nullptr) {
+    device_pass_ = std::make_unique<DevicePass>(device_, problem_, results_.output,
+                                                forward_plan_.workspace_bytes);
+  }
+  double seconds = 0.0;
+  workload_.Check(device_pass_->Forward(execution_, &seconds));
+  return seconds;
+}
+
+void Session::Finish() {
+  if (device_pass_ != nullptr) device_pass_->Download();
+  device_pass_.reset();
+  std::vector<std::byte>().swap(workspace_);
 }
 
 BackwardInput Session::Input() const {

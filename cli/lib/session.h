@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "flashwok/attention.h"
 #include "io/tensor_file.h"
+#include "lib/device_pass.h"
 #include "lib/workload.h"
 
 namespace flashwok::cli {
@@ -26,9 +28,10 @@ struct Results {
 
 class Session {
  public:
-  // The workload must outlive the session. Results are made by the first run.
+  // The workload must outlive the session; its tensors are copied to another `device` by the first
+  // run, which makes the results too.
   Session(const Workload& workload, Algorithm algorithm, const Execution& execution, Pass pass,
-          const std::string& out_dtype = "");
+          const std::string& out_dtype = "", Device device = {});
 
   // Of the forward pass, or of the backward pass; not ok: why this kernel cannot run.
   const PlanResult& plan(Pass pass) const {
@@ -43,7 +46,8 @@ class Session {
   std::string refusal() const;
   Pass pass() const { return pass_; }
 
-  // One call each; returns its seconds. Throws when it fails.
+  // One call each; returns its seconds, on a CUDA device those of the work there, which no observer
+  // sees. Throws when it fails.
   double Forward(Observer* observer = nullptr);
   double Backward(Observer* observer = nullptr);  // after Forward
   // The pass that the session was made for; Run does an unmeasured Forward before a Backward.
@@ -52,29 +56,34 @@ class Session {
     return pass_ == Pass::kForward ? Forward(observer) : Backward(observer);
   }
 
-  const Problem& problem() const { return problem_; }
+  // Ends the runs: results are on the host from here on, scratch and copies are given back.
+  void Finish();
+
+  bool on_cpu() const { return device_.type == DeviceType::kCpu; }
+  const Problem& problem() const { return problem_; }  // on the host
   const Results& results() const { return results_; }
   // O, lse and, with the backward pass, the gradients: what a caller must hold.
   double result_bytes() const;
-  // What the pass reads and writes by the formulas of io_model; after a run.
+  // What the pass reads and writes on the CPU by the formulas of io_model; after a run.
   std::int64_t model_bytes() const;
-  // Gives the scratch back; the results stay.
-  void ReleaseWorkspace() { std::vector<std::byte>().swap(workspace_); }
 
  private:
   void Allocate();
   BackwardInput Input() const;
   Tensor New(io::HostTensor& slot, const Tensor& like, DType dtype, std::int64_t last = 0) const;
   Execution WithWorkspace(Pass pass, Observer* observer);
+  double ForwardOnDevice();
 
   const Workload& workload_;
   Problem problem_;
   Execution execution_;
   Pass pass_;
+  Device device_;
   DType out_dtype_;
   PlanResult forward_plan_, backward_plan_;
   Results results_;
   std::vector<std::byte> workspace_;
+  std::unique_ptr<DevicePass> device_pass_;  // between the first run and Finish
 };
 
 // The middle of the seconds of `repeats` runs after those already done.

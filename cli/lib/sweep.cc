@@ -8,6 +8,7 @@
 
 #include "lib/chart.h"
 #include "lib/command.h"
+#include "lib/machine.h"
 
 namespace flashwok::cli {
 namespace {
@@ -40,6 +41,8 @@ double Needed(const Measurement& m) {
 }
 double Extra(const Measurement& m) { return static_cast<double>(m.plan.workspace_bytes); }
 double Seconds(const Measurement& m) { return m.timing.median; }
+double Milliseconds(const Measurement& m) { return 1e3 * Seconds(m); }
+std::string FormatMilliseconds(double ms) { return FormatSeconds(1e-3 * ms); }
 
 void PrintFigure(const SweepResult& result, const std::string& title, const Figure& figure,
                  std::string (*format)(double)) {
@@ -66,8 +69,9 @@ void PrintFigure(const SweepResult& result, const std::string& title, const Figu
   table.Print();
 }
 
-Panel MakePanel(const SweepResult& result, const std::string& title, const Figure& figure) {
-  Panel panel{title, "seqlen N", {}};
+Panel MakePanel(const SweepResult& result, const std::string& title, const Figure& figure,
+                std::string (*format)(double)) {
+  Panel panel{title, "seqlen N", format, {}};
   for (std::size_t a = 0; a < std::size(kAllAlgorithms); ++a) {
     Series series{a == 0 ? "standard" : fmt::format("V{}", a), {}};
     for (const SweepPoint& point : result.points) {
@@ -88,6 +92,7 @@ SweepResult RunSweep(const SweepRequest& request) {
   const std::vector<std::int64_t> lengths = Lengths(request.range);
   SweepResult result;
   result.pass = request.pass;
+  result.device = request.device;
   double total = 0.0;
   for (std::int64_t length : lengths) total += static_cast<double>(length) * length;
   Progress progress("sweep", total * static_cast<double>(std::size(kAllAlgorithms)));
@@ -98,14 +103,19 @@ SweepResult RunSweep(const SweepRequest& request) {
     const Workload workload(options, request.pass);
     if (result.points.empty()) {
       result.problem = ToJson(workload.problem);
-      result.title = Describe(workload.problem);
+      result.title = Describe(workload.problem, request.device);
     }
     SweepPoint point{length, {}};
     for (Algorithm algorithm : kAllAlgorithms) {
       progress.Label(fmt::format("seqlen {} {}", length, Name(algorithm)));
-      Session session(workload, algorithm, request.execution, request.pass, request.out_dtype);
+      Session session(workload, algorithm, request.execution, request.pass, request.out_dtype,
+                      request.device);
       point.measurements.push_back(
           Measure(session, algorithm, 3, 1.0, progress, static_cast<double>(length) * length));
+    }
+    if (result.points.empty() && std::none_of(point.measurements.begin(), point.measurements.end(),
+                                              [](const auto& m) { return m.status.ok(); })) {
+      workload.Check(point.measurements[0].status);
     }
     result.points.push_back(std::move(point));
   }
@@ -119,7 +129,7 @@ Json ToJson(const SweepResult& result) {
     for (const Measurement& m : point.measurements) {
       Json json = ToJson(m);
       if (m.status.ok()) {
-        json["traffic_bytes"] = Moved(m);
+        if (m.traffic != nullptr) json["traffic_bytes"] = Moved(m);
         json["needed_bytes"] = Needed(m);
       }
       algorithms.push_back(json);
@@ -131,27 +141,37 @@ Json ToJson(const SweepResult& result) {
   Json problem = result.problem;
   problem.erase("seqlen_q");
   problem.erase("seqlen_k");
-  return {
-      {"command", "compare"}, {"pass", Name(result.pass)}, {"problem", problem}, {"sweep", points}};
+  return {{"command", "compare"},
+          {"device", NameOf(result.device)},
+          {"pass", Name(result.pass)},
+          {"problem", problem},
+          {"sweep", points}};
 }
 
 void PrintSweep(const SweepResult& result) {
   fmt::print("{} pass, from {}\n", Name(result.pass), result.title);
-  PrintFigure(result, "Bytes moved to and from slow memory", Moved, FormatBytes);
+  const bool counted = result.device.type == DeviceType::kCpu;
+  if (counted) PrintFigure(result, "Bytes moved to and from slow memory", Moved, FormatBytes);
   PrintFigure(result, "Extra memory", Extra, FormatBytes);
   PrintFigure(result, "Time", Seconds, FormatSeconds);
 }
 
 void DrawSweep(const SweepResult& result, const std::string& path) {
   const Json& p = result.problem;
-  const std::string title =
-      fmt::format("FlashWok on the CPU, {} pass: batch {}, {} head{}, head_dim {}, {}, causal {}",
-                  Name(result.pass), p["batch"].get<int>(), p["num_heads"].get<int>(),
-                  p["num_heads"].get<int>() == 1 ? "" : "s", p["head_dim"].get<int>(),
-                  p["dtype"].get<std::string>(), p["causal"].get<std::string>());
-  DrawPanels(path, title,
-             {MakePanel(result, "Memory beside the inputs: results and scratch", Needed),
-              MakePanel(result, "Traffic with slow memory, counted from the run", Moved)});
+  const std::string title = fmt::format(
+      "FlashWok on {}, {} pass: batch {}, {} head{}, head_dim {}, {}, causal {}",
+      TitleOf(result.device), Name(result.pass), p["batch"].get<int>(), p["num_heads"].get<int>(),
+      p["num_heads"].get<int>() == 1 ? "" : "s", p["head_dim"].get<int>(),
+      p["dtype"].get<std::string>(), p["causal"].get<std::string>());
+  std::vector<Panel> panels = {
+      MakePanel(result, "Memory beside the inputs: results and scratch", Needed, FormatBytes)};
+  if (result.device.type == DeviceType::kCpu) {
+    panels.push_back(
+        MakePanel(result, "Traffic with slow memory, counted from the run", Moved, FormatBytes));
+  } else {
+    panels.push_back(MakePanel(result, "Time", Milliseconds, FormatMilliseconds));
+  }
+  DrawPanels(path, title, panels);
 }
 
 }  // namespace flashwok::cli

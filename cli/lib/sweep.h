@@ -13,6 +13,7 @@ struct SweepRequest {
   std::string range;  // "256:8192"
   Pass pass = Pass::kForward;
   WorkloadOptions workload;
+  Device device;
   Execution execution;
   std::string out_dtype;
 };
@@ -24,6 +25,7 @@ struct SweepPoint {
 
 struct SweepResult {
   Pass pass = Pass::kForward;
+  Device device;
   Json problem;  // at the first length
   std::string title;
   std::vector<SweepPoint> points;
@@ -32,7 +34,7 @@ struct SweepResult {
 SweepResult RunSweep(const SweepRequest& request);
 Json ToJson(const SweepResult& result);
 void PrintSweep(const SweepResult& result);
-// Memory and traffic over seqlen, log-log.
+// Memory and traffic over seqlen, log-log; on a CUDA device time in place of traffic.
 void DrawSweep(const SweepResult& result, const std::string& path);
 
 }  // namespace flashwok::cli

@@ -41,6 +41,10 @@ void Print(const Options& options, const TraceRun& run, const std::vector<TraceE
 
 int Execute(const Options& options) {
   const Pass pass = options.backward ? Pass::kBackward : Pass::kForward;
+  if (AskedDevice(options.run).type != DeviceType::kCpu) {
+    throw BadInput(fmt::format("--device: is '{}', must be cpu: only its kernels tell what they do",
+                               options.run.device));
+  }
   RequireOutputs({{"--output", options.output}, {"--chrome", options.chrome}});
   const Algorithm algorithm = AskedAlgorithm(options.run);
   const Workload workload(options.workload, pass);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "lib/command.h"
+#include "lib/machine.h"
 #include "lib/measure.h"
 #include "lib/oracle.h"
 #include "lib/terminal.h"
@@ -131,17 +132,20 @@ std::vector<Algorithm> Asked(const Options& options, Pass* pass) {
 std::vector<Verdict> VerifyKernels(const Options& options) {
   Pass pass = options.backward ? Pass::kBackward : Pass::kForward;
   const std::vector<Algorithm> algorithms = Asked(options, &pass);
+  const Device device = AskedDevice(options.run);
+  RequireDevice(device);
   const Execution execution = MakeExecution(options.run);
   const Workload workload(options.workload, pass);
   const Oracle oracle(workload.problem, workload.dout, pass, true);
   const std::string coverage = RequireCoverage(oracle, workload.problem);
   std::vector<Verdict> verdicts;
   for (Algorithm algorithm : algorithms) {
-    Session session(workload, algorithm, execution, pass, options.run.out_dtype);
+    Session session(workload, algorithm, execution, pass, options.run.out_dtype, device);
     Verdict verdict{Name(algorithm), pass, coverage, {}, session.refusal()};
     if (algorithms.size() == 1) workload.Check(session.status());
     if (session.ok()) {
       session.Run();
+      session.Finish();
       verdict.subject = session.plan().kernel;
       const Results& results = session.results();
       verdict.deviations = oracle.Compare(results.output, results.gradients);
@@ -203,6 +207,11 @@ int Execute(const Options& options) {
   if (!options.result.empty() && !options.run.kernel.empty()) {
     throw BadInput("--kernel: is given with --result, must be alone");
   }
+  const Device device = AskedDevice(options.run);
+  if (!options.result.empty() && device.type != DeviceType::kCpu) {
+    throw BadInput(fmt::format("--device: is '{}' with --result, must be cpu: no kernel runs then",
+                               options.run.device));
+  }
   std::vector<Verdict> verdicts;
   if (options.result.empty()) {
     verdicts = VerifyKernels(options);
@@ -214,7 +223,10 @@ int Execute(const Options& options) {
   if (options.json) {
     Json list = Json::array();
     for (const Verdict& verdict : verdicts) list.push_back(VerdictJson(verdict));
-    PrintJson({{"command", "verify"}, {"passes", passes}, {"verdicts", list}});
+    PrintJson({{"command", "verify"},
+               {"device", NameOf(device)},
+               {"passes", passes},
+               {"verdicts", list}});
   } else {
     fmt::print(
         "tolerance: 2 x the error of the plain computation in the inputs' dtype, plus 1e-6 "

@@ -54,8 +54,9 @@ class Workload {
 // Swaps seqlen and num_heads of a rank-4 view: bhsd <-> bshd without a copy.
 Tensor SwapHeads(const Tensor& tensor);
 
-// "batch 2, seqlen 256 x 256, heads 12 over 12, head_dim 32, float32, causal none"
-std::string Describe(const Problem& problem);
+// "batch 2, seqlen 256 x 256, heads 12 over 12, head_dim 32, float32, causal none"; a CUDA device
+// is named at the end.
+std::string Describe(const Problem& problem, Device device = {});
 Json ToJson(const Problem& problem);
 
 // Pairs of a query and a key that the intervals (causal, window, lengths) let meet, over all heads.

@@ -61,20 +61,25 @@ struct Wanted {
   const char* name = nullptr;
   Pass pass = Pass::kForward;
   Algorithm algorithm = Algorithm::kAuto;
+  DeviceType device = DeviceType::kCpu;
 };
 
 Status FindWanted(const Problem& problem, Pass pass, const Execution& execution, Wanted* wanted) {
   const std::string& name = execution.kernel;
   if (name.empty()) return {};
-  const auto look = [&](const auto& registry) {
+  const auto look = [&](const auto& registry, DeviceType device) {
     for (const auto& kernel : registry) {
-      if (kernel.name == name) *wanted = {kernel.name, kernel.pass, kernel.algorithm};
+      if (kernel.name == name) *wanted = {kernel.name, kernel.pass, kernel.algorithm, device};
     }
   };
-  look(cpu::Registry());
-  look(cuda::Registry());
+  look(cpu::Registry(), DeviceType::kCpu);
+  look(cuda::Registry(), DeviceType::kCuda);
   if (wanted->name == nullptr) {
     return Status::Invalid("kernel: '" + name + "' is not in the registry");
+  }
+  if (wanted->pass == pass && wanted->device != problem.q.device.type) {
+    return Status::Invalid(
+        Concat("kernel: ", name, " does not run on ", problem.q.device, ", where q is"));
   }
   const Algorithm asked = problem.algorithm;
   if (wanted->pass != pass || asked == Algorithm::kAuto || asked == wanted->algorithm) return {};
@@ -109,10 +114,12 @@ const Kernel* Pick(std::span<const Kernel> registry, const Problem& problem, Pas
   return chosen;
 }
 
-Status NothingRuns(const PlanResult& plan, const Device& device) {
+Status NothingRuns(const PlanResult& plan, Pass pass, const Device& device) {
   std::string message = "no kernel runs this problem";
   if (device.type == DeviceType::kCuda && cuda::Registry().empty()) {
     message += "; q is on " + Concat(device) + ": " + cuda::Absence();
+  } else if (plan.rejections.empty()) {
+    message += Concat("; the ", Name(pass), " pass has no kernel for ", device);
   }
   for (const Rejection& rejection : plan.rejections) {
     if (!rejection.reason.ends_with(" was asked for")) {
@@ -183,8 +190,8 @@ void PlanCpu(const Problem& problem, const Layout& layout, const Execution& exec
       execution.num_threads > 0 ? execution.num_threads : WorthwhileThreads(layout);
   SetTiles(layout, execution, kernel, &launch);
   SetChunks(layout, problem.num_splits, &launch);
-  const bool splits = kernel.pass == Pass::kForward && (kernel.algorithm == Algorithm::kV2 ||
-                                                        kernel.algorithm == Algorithm::kV3);
+  const bool splits = kernel.pass == Pass::kForward &&
+                      (kernel.algorithm == Algorithm::kV2 || kernel.algorithm == Algorithm::kV3);
   launch.split = launch.split && splits;
   PlanResult& plan = choice->plan;
   plan.kernel = kernel.name;
@@ -229,7 +236,7 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
     if (choice.cuda_kernel != nullptr) PlanCuda(layout, &choice);
   }
   if (choice.kernel == nullptr && choice.cuda_kernel == nullptr) {
-    plan.status = NothingRuns(plan, problem.q.device);
+    plan.status = NothingRuns(plan, pass, problem.q.device);
   } else if (plan.workspace_bytes > std::min(execution.workspace_limit, cpu::Arena::kTooMuch - 1)) {
     const auto bytes = [](std::size_t count) { return FormatBytes(static_cast<double>(count)); };
     plan.status =

@@ -47,7 +47,7 @@ Status ForwardV3(const Problem& problem, const ForwardOutput& output, const Laun
   }
   const auto blocks = static_cast<int>(
       std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors())));
-  return FromCuda(kForwardV3Launchers[ForwardV3Row(layout.head_dim, layout.head_dim_v)](problem.q.dtype, params, blocks, stream),
+  return FromCuda(kForwardV3Launchers[ForwardV3RowOf(layout)](problem.q.dtype, params, blocks, stream),
                   "cuda_forward_v3");
 }
 

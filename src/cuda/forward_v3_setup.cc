@@ -59,8 +59,14 @@ Status Encode(const Tensor& tensor, int rows, int cols, EncodeTensorMap encode,
 
 }  // namespace
 
+// The lengths of varlen sequences are on the device: they count as long ones.
+int ForwardV3RowOf(const Layout& layout) {
+  return ForwardV3Row(layout.head_dim, layout.head_dim_v,
+                      Varlen(layout) ? INT64_MAX : layout.total_k);
+}
+
 ForwardV3Config ForwardV3ConfigOf(const Layout& layout) {
-  const auto& config = kForwardV3Configs[ForwardV3Row(layout.head_dim, layout.head_dim_v)];
+  const ForwardV3Config& config = kForwardV3Configs[ForwardV3RowOf(layout)];
   return layout.softcap > 0.0 ? WithSoftcap(config) : config;
 }
 
@@ -117,10 +123,14 @@ Status MakeForwardV3Params(const Layout& layout, const ForwardV3Config& config,
   Schedule& schedule = params->schedule;
   const std::int64_t heads = varlen ? layout.num_heads : layout.batch * layout.num_heads;
   const std::int64_t tiles = WorkTiles(layout, config);
+  // Tiles of one length come head by head, that many blocks read the same K and V together.
   const std::int64_t kv_bytes = layout.total_k * (layout.head_dim + layout.head_dim_v) * 2;
+  const std::int64_t section = ForwardV3Hides(problem)
+                                   ? Schedule::Section(heads, layout.group, kv_bytes)
+                                   : std::min(layout.group, heads);
   schedule.heads = static_cast<std::uint32_t>(heads);
   schedule.per_head = static_cast<std::uint32_t>(heads > 0 ? tiles / heads : 0);
-  schedule.section = static_cast<std::uint32_t>(Schedule::Section(heads, layout.group, kv_bytes));
+  schedule.section = static_cast<std::uint32_t>(std::max<std::int64_t>(section, 1));
   Status status = Encode(problem.q, 64, config.head_dim, encode, &params->q);
   if (status.ok()) status = Encode(problem.k, config.tile_kv, config.head_dim, encode, &params->k);
   if (status.ok()) status = Encode(problem.v, config.tile_kv, config.head_dim_v, encode, &params->v);

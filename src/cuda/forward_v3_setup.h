@@ -22,6 +22,7 @@ struct TensorMapRequest {
 using EncodeTensorMap = Status (*)(const TensorMapRequest&, ptx::TensorMap*);
 
 // From its table, for a problem that it takes.
+int ForwardV3RowOf(const Layout& layout);
 ForwardV3Config ForwardV3ConfigOf(const Layout& layout);
 
 // Why V3 does not take the problem, or empty.

@@ -46,6 +46,7 @@ Block::Block(dim3 index, int threads, std::size_t shared_bytes, const std::funct
       alive_(threads) {
   for (Thread& thread : threads_) Prepare(thread.fiber, stacks_.Take(), &Block::Main);
   const int registers = std::min(255, 65536 / threads) / 8 * 8;
+  register_pool = registers * static_cast<int>(warps_.size());
   for (Warp& warp : warps_) {
     warp.registers = registers;
     warp.rank = static_cast<int>(random.Below(1 << 20));

@@ -88,6 +88,7 @@ class Block {
   Barriers barriers;
   TileLoads loads;
   std::vector<Warpgroup> warpgroups;
+  int register_pool = 0;  // of a lane's registers over all warps: what the launch was given
   std::vector<int> register_waiters;  // threads that stand for warps
 
  private:

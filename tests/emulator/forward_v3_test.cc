@@ -27,29 +27,26 @@ void RunKernel(const cuda::ForwardV3Params& params, const emulator::Options& opt
                    [&] { cuda::ForwardV3<Traits>(params); }, options);
 }
 
-template <DType kType, bool kSoftcap>
+template <DType kType, bool kSoftcap, int kRow = 0>
 void RunRow(int row, const cuda::ForwardV3Params& params, const emulator::Options& options) {
-  switch (row) {
-    case 0: return RunKernel<kType, 0, kSoftcap>(params, options);
-    case 1: return RunKernel<kType, 1, kSoftcap>(params, options);
-    case 2: return RunKernel<kType, 2, kSoftcap>(params, options);
-    case 3: return RunKernel<kType, 3, kSoftcap>(params, options);
-    case 4: return RunKernel<kType, 4, kSoftcap>(params, options);
-    default: return RunKernel<kType, 5, kSoftcap>(params, options);
+  if constexpr (kRow < cuda::kForwardV3Rows) {
+    if (row == kRow) return RunKernel<kType, kRow, kSoftcap>(params, options);
+    RunRow<kType, kSoftcap, kRow + 1>(row, params, options);
   }
 }
 
 // A call as the library makes it.
-void RunV3(const Problem& problem, const ForwardOutput& output, const emulator::Options& options) {
+void RunV3(int row, const Problem& problem, const ForwardOutput& output,
+           const emulator::Options& options) {
   const flashwok::Layout layout(problem);
   cuda::ForwardV3Params params;
-  const cuda::ForwardV3Config config = cuda::ForwardV3ConfigOf(layout);
+  const bool softcap = problem.softcap > 0.0;
+  const cuda::ForwardV3Config& plain = cuda::kForwardV3Configs[row];
+  const cuda::ForwardV3Config config = softcap ? cuda::WithSoftcap(plain) : plain;
   std::vector<std::byte> scratch(cuda::ForwardV3Scratch(layout, config));  // zeros
   ASSERT_TRUE(
       cuda::MakeForwardV3Params(layout, config, output, scratch.data(), Encode, &params).ok());
   if (params.schedule.total() == 0) return;
-  const int row = cuda::ForwardV3Row(layout.head_dim, layout.head_dim_v);
-  const bool softcap = problem.softcap > 0.0;
   if (problem.q.dtype == DType::kBFloat16) {
     softcap ? RunRow<DType::kBFloat16, true>(row, params, options)
             : RunRow<DType::kBFloat16, false>(row, params, options);
@@ -64,9 +61,17 @@ class ForwardV3Test : public ::testing::TestWithParam<Case> {};
 TEST_P(ForwardV3Test, MatchesOracle) {
   ProblemData data(GetParam());
   if (!cuda::ForwardV3Objection(flashwok::Layout(data.problem)).empty()) GTEST_SKIP();
-  CheckForward(data, [&](const emulator::Options& options) {
-    RunV3(data.problem, data.output, options);
-  });
+  // Every row of the table that can hold the problem and is as narrow as the chosen one.
+  const flashwok::Layout layout(data.problem);
+  const cuda::ForwardV3Config& chosen = cuda::kForwardV3Configs[cuda::ForwardV3RowOf(layout)];
+  for (int row = 0; row < cuda::kForwardV3Rows; ++row) {
+    const cuda::ForwardV3Config& config = cuda::kForwardV3Configs[row];
+    if (config.head_dim != chosen.head_dim || config.head_dim_v != chosen.head_dim_v) continue;
+    SCOPED_TRACE("row " + std::to_string(row));
+    CheckForward(data, [&](const emulator::Options& options) {
+      RunV3(row, data.problem, data.output, options);
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ForwardV3Test, ::testing::ValuesIn(HalfCases()),

@@ -134,7 +134,7 @@ struct RegisterArguments {
   bool take;
 };
 
-// A block has 65536 registers; who takes more waits until others have given.
+// A block shares out what its launch was given; who takes more waits until others have given.
 void RegisterBody(void* const* lanes, std::uint32_t) {
   const auto wanted = Of<RegisterArguments>(lanes, 0);
   Block& block = Here();
@@ -146,7 +146,7 @@ void RegisterBody(void* const* lanes, std::uint32_t) {
   const auto fits = [&] {
     int total = wanted.registers - mine;
     for (const Warp& warp : block.warps()) total += warp.registers;
-    return total * 32 <= 65536;
+    return total <= block.register_pool;
   };
   while (!fits()) {
     block.register_waiters.push_back(block.thread());

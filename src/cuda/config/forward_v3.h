@@ -1,20 +1,24 @@
 // Tuning of forward V3, as data: one row a pair of head dims.
 #pragma once
 
+#include <cstdint>
+
 namespace flashwok::cuda {
 
 struct ForwardV3Config {
   int head_dim, head_dim_v;  // padded to
   int consumers;             // warpgroups of 64 rows
   int tile_kv;
-  int stages;      // of K and of V
-  int q_stages;    // 2: the next Q comes under this tile's end
-  bool ping_pong;  // consumers take turns at the tensor core
+  int stages;         // of K and of V
+  int q_stages;       // 2: the next Q comes under this tile's end
+  bool ping_pong;     // consumers take turns at the tensor core
+  int max_keys = 0;   // of a sequence, for which the row is meant; 0: any number
 
   constexpr int tile_q() const { return 64 * consumers; }
 };
 
 inline constexpr ForwardV3Config kForwardV3Configs[] = {
+    {64, 64, 4, 64, 4, 2, false, 2048},  // short: 256 rows leave no part of a tile empty
     {64, 64, 3, 128, 3, 2, false},
     {96, 96, 3, 96, 2, 2, false},
     {128, 128, 2, 128, 2, 2, true},
@@ -22,6 +26,7 @@ inline constexpr ForwardV3Config kForwardV3Configs[] = {
     {192, 192, 2, 96, 2, 1, true},
     {256, 256, 2, 80, 2, 1, true},
 };
+inline constexpr int kForwardV3Rows = sizeof(kForwardV3Configs) / sizeof(kForwardV3Configs[0]);
 
 // With softcap, whose tanh wants registers: fewer consumers share them.
 constexpr ForwardV3Config WithSoftcap(ForwardV3Config config) {
@@ -32,11 +37,13 @@ constexpr ForwardV3Config WithSoftcap(ForwardV3Config config) {
   return config;
 }
 
-// The narrowest row that holds both; -1: none does.
-constexpr int ForwardV3Row(long head_dim, long head_dim_v) {
+// The first row that holds them. The choice looks at a sequence's keys and not at its queries, so
+// that a row of O has the same bits whichever others are asked for. -1: none does.
+constexpr int ForwardV3Row(std::int64_t head_dim, std::int64_t head_dim_v, std::int64_t keys) {
   int row = 0;
   for (const ForwardV3Config& config : kForwardV3Configs) {
-    if (head_dim <= config.head_dim && head_dim_v <= config.head_dim_v) return row;
+    const bool meant = config.max_keys == 0 || keys <= config.max_keys;
+    if (meant && head_dim <= config.head_dim && head_dim_v <= config.head_dim_v) return row;
     ++row;
   }
   return -1;

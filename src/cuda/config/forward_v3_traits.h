@@ -23,7 +23,7 @@ struct ForwardV3Traits {
   static constexpr int kConsumerWarps = 4 * kConsumers;
   // Of a thread, once the roles are taken: they share out what the launch was given.
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : kConsumers == 3 ? 32 : 24;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 160 : 112;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + 1) * kLaunchRegisters);

@@ -3,7 +3,10 @@
 
 #include <driver_types.h>
 
+#include <iterator>
+
 #include "cuda/attention/forward_v3_params.h"
+#include "cuda/config/forward_v3.h"
 
 namespace flashwok::cuda {
 
@@ -14,7 +17,8 @@ cudaError_t LaunchForwardV3(DType dtype, const ForwardV3Params& params, int bloc
                             cudaStream_t stream);
 
 inline constexpr ForwardV3Launcher kForwardV3Launchers[] = {
-    LaunchForwardV3<0>, LaunchForwardV3<1>, LaunchForwardV3<2>,
-    LaunchForwardV3<3>, LaunchForwardV3<4>, LaunchForwardV3<5>};
+    LaunchForwardV3<0>, LaunchForwardV3<1>, LaunchForwardV3<2>, LaunchForwardV3<3>,
+    LaunchForwardV3<4>, LaunchForwardV3<5>, LaunchForwardV3<6>};
+static_assert(std::size(kForwardV3Launchers) == kForwardV3Rows);
 
 }  // namespace flashwok::cuda

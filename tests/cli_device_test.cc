@@ -1,0 +1,190 @@
+// The command line on CUDA devices: what it refuses without one, and what it does with two made-up
+// ones (tests/fake_cuda), whose kernels are the CPU's.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cuda/device.h"
+#include "tests/cli_test.h"
+
+namespace flashwok::test {
+namespace {
+
+using nlohmann::json;
+
+const char* const kHalf = " --shape 2,40,72,4,2,32 --causal bottom_right --dtype bfloat16";
+
+class CliDeviceTest : public CliTest {
+ protected:
+  // One line with these words, and nothing else.
+  void ExpectRefusal(const std::string& arguments, const std::vector<std::string>& words,
+                     int code = 2) const {
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.code, code) << arguments << "\n" << outcome.err;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_EQ(outcome.err.find('\n') + 1, outcome.err.size()) << outcome.err;
+    for (const std::string& word : words) {
+      EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
+    }
+    EXPECT_EQ(FilesLeft(), 0);
+  }
+};
+
+TEST_F(CliDeviceTest, WithoutOneEveryCommandSaysWhy) {
+  if (cuda::DeviceCount() > 0) GTEST_SKIP() << "there is one";
+  const std::string problem = kHalf + std::string(" --device cuda");
+  for (const std::string& command : {"run -o " + Path("o.safetensors"), std::string("compare"),
+                                     std::string("verify"), std::string("compare --sweep 16:32")}) {
+    ExpectRefusal(command + problem, {"--device: is 'cuda:0', but " + cuda::Absence()});
+  }
+  const json info = RunJson("info" + problem);
+  EXPECT_EQ(info["devices"][0]["name"], "cpu");
+  EXPECT_EQ(info["devices"][1]["absent"], cuda::Absence());
+  EXPECT_TRUE(info["problem"]["description"].get<std::string>().ends_with(", on cuda:0"));
+  EXPECT_NE(info["plans"][0]["refused"].get<std::string>().find(cuda::Absence()),
+            std::string::npos);
+  EXPECT_NE(Run("info").out.find("cuda: none, " + cuda::Absence()), std::string::npos);
+}
+
+TEST_F(CliDeviceTest, OptionsOfTheCpuAreRefused) {
+  for (const char* command : {"run", "compare", "verify", "info", "compare --sweep 16:32"}) {
+    for (const char* option : {"--threads", "--tile-q", "--tile-kv"}) {
+      ExpectRefusal(std::string(command) + kHalf + " --device cuda:1 " + option + " 2",
+                    {option, "is 2", "cuda:1"});
+    }
+  }
+  ExpectRefusal("trace --seqlen 8 --device cuda", {"--device", "'cuda'", "cpu"});
+  ExpectRefusal("verify --seqlen 8 --device cuda --result x.npz", {"--device", "--result"});
+}
+
+TEST_F(CliDeviceTest, HelpTellsTheDevices) {
+  for (const char* command : {"run", "compare", "verify", "info"}) {
+    EXPECT_NE(Run(std::string(command) + " --help").out.find("cpu, cuda or cuda:N"),
+              std::string::npos);
+  }
+}
+
+// --- With devices. -----------------------------------------------------------------------------
+
+class CliFakeCudaTest : public CliDeviceTest {
+ protected:
+  CliFakeCudaTest() { program_ = FLASHWOK_FAKE_CUDA_PATH; }
+
+  void Arrange(const std::string& what) {
+    program_ = "FLASHWOK_FAKE_CUDA=" + what + " " + FLASHWOK_FAKE_CUDA_PATH;
+  }
+};
+
+TEST_F(CliFakeCudaTest, RunGivesTheResultsOfItsKernel) {
+  for (const std::string& problem :
+       {std::string(kHalf), std::string(kHalf) + " --layout bhsd --alibi-slopes auto",
+        std::string(" --seqlen 64 --cu-seqlens-q 0,10,60 --cu-seqlens-k 0,40,64 --heads 2 "
+                    "--dtype float16"),
+        " --dtype bfloat16 --input " + Data("minilm_layer0.safetensors")}) {
+    for (const char* algorithm : {"standard", "v1", "v2", "v3"}) {
+      const std::string arguments = "run" + problem + " --algorithm " + algorithm + " -o ";
+      const json on_device = RunJson(arguments + Path("a.safetensors") + " --device cuda:1");
+      EXPECT_EQ(on_device["device"], "cuda:1");
+      const json& run = on_device["runs"][0];
+      EXPECT_EQ(run["kernel"], std::string("cuda_forward_") + algorithm);
+      EXPECT_EQ(run["ms"], 2.0);
+      EXPECT_EQ(run["extra_bytes"], 4096);
+      EXPECT_FALSE(run.contains("threads"));
+      EXPECT_EQ(RunJson(arguments + Path("b.safetensors"))["device"], "cpu");
+      EXPECT_EQ(ReadFile(Path("a.safetensors")), ReadFile(Path("b.safetensors")))
+          << problem << algorithm;
+    }
+  }
+  const Outcome text = Run(std::string("run --device cuda") + kHalf);
+  EXPECT_NE(text.out.find("on cuda:0, Fake GPU"), std::string::npos) << text.out;
+  EXPECT_EQ(text.out.find("threads"), std::string::npos) << text.out;
+}
+
+TEST_F(CliFakeCudaTest, CompareLeavesOutWhatIsNotCounted) {
+  const std::string arguments = std::string("compare --repeats 3 --device cuda") + kHalf;
+  const json document = RunJson(arguments);
+  EXPECT_EQ(document["device"], "cuda:0");
+  ASSERT_EQ(document["passes"].size(), 1u);
+  EXPECT_EQ(document["passes"][0]["checked"], "every row");
+  EXPECT_TRUE(document["passes"][0].contains("agreement"));
+  ASSERT_EQ(document["passes"][0]["algorithms"].size(), 4u);
+  for (const json& algorithm : document["passes"][0]["algorithms"]) {
+    EXPECT_EQ(algorithm["ms"], 2.0);
+    EXPECT_EQ(algorithm["repeats"], 3);
+    EXPECT_EQ(algorithm["extra_bytes"], 4096);
+    EXPECT_LT(algorithm["max_error"].get<double>(), 0.05);
+    for (const char* key : {"traffic", "model_bytes", "threads"}) {
+      EXPECT_FALSE(algorithm.contains(key)) << key;
+    }
+  }
+  const Outcome table = Run(arguments);
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_NE(table.out.find("on cuda:0, Fake GPU"), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find(" -  "), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("against float64"), std::string::npos) << table.out;
+  EXPECT_EQ(table.out.find("formula's"), std::string::npos) << table.out;
+}
+
+TEST_F(CliFakeCudaTest, SweepAndVerify) {
+  const std::string device = " --device cuda --dtype float16";
+  const json sweep = RunJson("compare --sweep 16:32 --picture " + Path("s.svg") + device);
+  for (const json& point : sweep["sweep"]) {
+    for (const json& algorithm : point["algorithms"]) {
+      EXPECT_TRUE(algorithm.contains("needed_bytes"));
+      EXPECT_FALSE(algorithm.contains("traffic_bytes"));
+    }
+  }
+  EXPECT_NE(ReadFile(Path("s.svg")).find("<svg"), std::string::npos);
+  const Outcome text = Run("compare --sweep 16:32" + device);
+  EXPECT_EQ(text.out.find("Bytes moved"), std::string::npos) << text.out;
+  const json verdict = RunJson("verify --seqlen 48" + device);
+  EXPECT_TRUE(verdict["passes"].get<bool>());
+  ASSERT_EQ(verdict["verdicts"].size(), 4u);
+  EXPECT_EQ(verdict["verdicts"][3]["subject"], "cuda_forward_v3");
+  EXPECT_TRUE(RunJson("verify --seqlen 48 --kernel cuda_forward_v2" + device)["passes"]);
+}
+
+TEST_F(CliFakeCudaTest, InfoListsDevicesAndPlansShapesAlone) {
+  const json document = RunJson(
+      "info --shape 1,1048576,1048576,128,128,128 --device cuda:1 "
+      "--backward --dtype bfloat16");
+  ASSERT_EQ(document["devices"].size(), 3u);
+  EXPECT_EQ(document["devices"][2],
+            json({{"name", "cuda:1"}, {"gpu", "Fake GPU"}, {"compute_capability", "9.0"}}));
+  EXPECT_EQ(document["plans"][0]["kernel"], "cuda_forward_v3");
+  EXPECT_NE(document["plans"][1]["refused"].get<std::string>().find("backward"), std::string::npos);
+  EXPECT_NE(Run("info").out.find("cuda:1: Fake GPU, compute capability 9.0"), std::string::npos);
+}
+
+TEST_F(CliFakeCudaTest, PlanRefusesInOneLine) {
+  const std::string device = " --device cuda --seqlen 16";
+  for (const std::string& command : {"run -o " + Path("o.safetensors"), std::string("compare"),
+                                     std::string("verify"), std::string("compare --sweep 16:32")}) {
+    ExpectRefusal(command + " --dtype float16 --backward" + device, {"backward", "cuda:0"});
+    ExpectRefusal(command + device, {"dtype float32", "float16 bfloat16"});
+    ExpectRefusal(command + " --dtype float16 --seqlen 16 --device cuda:2",
+                  {"cuda:2", "cuda:0 to cuda:1"});
+    ExpectRefusal(command + " --dtype float16 --head-dim 60" + device, {"head_dim"});
+  }
+  ExpectRefusal("run --seqlen 16 --kernel cuda_forward_v2", {"cuda_forward_v2", "cpu"});
+  ExpectRefusal("run --kernel cpu_forward_v2 --dtype float16" + device,
+                {"cpu_forward_v2", "cuda:0"});
+}
+
+TEST_F(CliFakeCudaTest, FailuresOfTheDevice) {
+  const std::string arguments = kHalf + std::string(" --device cuda");
+  for (const std::string& command : {"run -o " + Path("o.safetensors"), std::string("compare"),
+                                     std::string("verify"), std::string("compare --sweep 16:32")}) {
+    Arrange("absent");
+    ExpectRefusal(command + arguments, {"--device", "the driver is too old"});
+    Arrange("full");
+    ExpectRefusal(command + arguments, {"cuda:0", "KiB", "out of memory"});
+    Arrange("copy_fails");
+    ExpectRefusal(command + arguments, {"cudaMemcpy"}, 1);
+    Arrange("kernel_fails");
+    ExpectRefusal(command + arguments, {"illegal memory access"}, 1);
+  }
+}
+
+}  // namespace
+}  // namespace flashwok::test
