@@ -90,6 +90,12 @@ void RunHalf(const ProblemData& data, int threads, const emulator::Options& opti
              : RunStandard<DType::kFloat16>(layout, data.output, threads, options);
 }
 
+// The scores are rounded before they are scaled, in the plain computation also after it: the two
+// have their worst element elsewhere, and where a row sees few keys it can be that of one score.
+double ScoreFloor(const ProblemData& data) {
+  return data.problem.q.dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-10;
+}
+
 class ForwardStandardTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ForwardStandardTest, MatchesOracle) {
@@ -99,7 +105,9 @@ TEST_P(ForwardStandardTest, MatchesOracle) {
   if (problem.cu_seqlens_q.present() || problem.page_table.present()) GTEST_SKIP();
   for (const int threads : {0, kGeneral}) {
     SCOPED_TRACE("threads " + std::to_string(threads));
-    CheckForward(data, [&](const emulator::Options& options) { RunHalf(data, threads, options); });
+    CheckForward(
+        data, [&](const emulator::Options& options) { RunHalf(data, threads, options); },
+        ScoreFloor(data));
   }
 }
 
@@ -119,7 +127,9 @@ TEST(ForwardStandard, LongRows) {
                         .causal = Causal::kBottomRight,
                         .window_left = window,
                         .backward = false});
-      CheckForward(data, [&](const emulator::Options& options) { RunHalf(data, 32, options); });
+      CheckForward(
+          data, [&](const emulator::Options& options) { RunHalf(data, 32, options); },
+          ScoreFloor(data));
     }
   }
 }
@@ -141,7 +151,7 @@ TEST(ForwardStandard, ValuesThatAreNotFiniteReachOnlyRowsThatSeeThem) {
   const reference::ForwardResult plain = reference::PlainForward(data.problem);
   for (const int threads : {0, kGeneral}) {
     RunHalf(data, threads, {});
-    ExpectClose("o", data.output.o, want.o, plain.o, Floor(DType::kBFloat16));
+    ExpectClose("o", data.output.o, want.o, plain.o, ScoreFloor(data));
   }
 }
 
