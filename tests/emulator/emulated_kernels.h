@@ -14,8 +14,8 @@
 
 namespace flashwok::test {
 
-// Runs with the schedule in order and with drawn ones; the bits must be the same. `floor`: of O,
-// beside the usual one.
+// Runs with the schedule in order and with drawn ones; the bits must be the same. `floor`: of O and
+// lse, beside the usual one.
 inline void CheckForward(ProblemData& data,
                          const std::function<void(const emulator::Options&)>& run,
                          double floor = 0.0) {
@@ -28,7 +28,7 @@ inline void CheckForward(ProblemData& data,
     data.ResetOutputs();
     ASSERT_NO_THROW(run({.seed = seed}));
     ExpectClose("o", data.output.o, want.o, plain.o, floor + Floor(data.problem.q.dtype));
-    ExpectClose("lse", data.output.lse, want.lse, plain.lse, 2e-6);
+    ExpectClose("lse", data.output.lse, want.lse, plain.lse, floor + 2e-6);
     EXPECT_EQ(data.GuardError(), "");
     const std::vector<double> o = Read(data.output.o);
     if (first.empty()) first = o;
