@@ -1,9 +1,10 @@
+#include "cuda/config/forward_v1.h"
+
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 
 #include "cuda/check.h"
-#include "cuda/config/forward_v1.h"
 #include "cuda/forward_params.h"
 #include "cuda/instances/forward_v1.h"
 #include "cuda/kernels.h"
@@ -15,9 +16,18 @@ ForwardV1Config Config(const Layout& layout) {
   return ForwardV1ConfigFor(static_cast<int>(std::max(layout.head_dim, layout.head_dim_v)));
 }
 
-std::int64_t Rows(const Layout& layout) {
-  const std::int64_t batch = layout.problem().cu_seqlens_q.present() ? 1 : layout.batch;
-  return batch * layout.num_heads * layout.total_q;
+bool Varlen(const Layout& layout) { return layout.problem().cu_seqlens_q.present(); }
+
+std::int64_t Heads(const Layout& layout) {
+  return (Varlen(layout) ? 1 : layout.batch) * layout.num_heads;
+}
+
+std::int64_t Rows(const Layout& layout) { return Heads(layout) * layout.total_q; }
+
+std::int64_t RunningFloats(const Layout& layout) {
+  const ForwardV1Config config = Config(layout);
+  return Heads(layout) * config.tile_q * config.head_dim *
+         ForwardV1Tiles(layout.total_q, config.tile_q, Varlen(layout) ? layout.batch : 0);
 }
 
 using Launcher = cudaError_t (*)(const ForwardParams&, cudaStream_t);
@@ -49,20 +59,19 @@ Launch PlanForwardV1(const Layout& layout) {
 
 // The running O, m and l.
 std::size_t ForwardV1Bytes(const Layout& layout, const Launch&) {
-  return static_cast<std::size_t>(Rows(layout) * (layout.head_dim_v + 2)) * sizeof(float);
+  return static_cast<std::size_t>(RunningFloats(layout) + 2 * Rows(layout)) * sizeof(float);
 }
 
 Status ForwardV1(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
   const Layout layout(problem);
   ForwardParams params = MakeForwardParams(layout, output);
-  const std::int64_t rows = params.rows();
   params.partial_o = static_cast<float*>(launch.workspace);
   if (!output.row_max.present()) {
-    float* row_max = params.partial_o + rows * params.head_dim_v;
-    const bool varlen = problem.cu_seqlens_q.present();
-    params.row_max = {row_max, varlen ? 0 : params.num_heads * params.total_q, params.total_q, 1};
+    float* row_max = params.partial_o + RunningFloats(layout);
+    const std::int64_t batch_stride = Varlen(layout) ? 0 : params.num_heads * params.total_q;
+    params.row_max = {row_max, batch_stride, params.total_q, 1};
     params.row_sum = params.row_max;
-    params.row_sum.data = row_max + rows;
+    params.row_sum.data = row_max + Rows(layout);
   }
   const int head_dim = Config(layout).head_dim;
   const Launcher launcher = problem.q.dtype == DType::kBFloat16 ? Find<DType::kBFloat16>(head_dim)

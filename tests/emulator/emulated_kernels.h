@@ -14,9 +14,11 @@
 
 namespace flashwok::test {
 
-// Runs with the schedule in order and with drawn ones; the bits must be the same.
+// Runs with the schedule in order and with drawn ones; the bits must be the same. `floor`: of O and
+// lse, beside the usual one.
 inline void CheckForward(ProblemData& data,
-                         const std::function<void(const emulator::Options&)>& run) {
+                         const std::function<void(const emulator::Options&)>& run,
+                         double floor = 0.0) {
   SCOPED_TRACE(data.Describe());
   const reference::ForwardResult want = reference::Forward(data.problem);
   const reference::ForwardResult plain = reference::PlainForward(data.problem);
@@ -25,8 +27,8 @@ inline void CheckForward(ProblemData& data,
     SCOPED_TRACE("schedule " + std::to_string(seed));
     data.ResetOutputs();
     ASSERT_NO_THROW(run({.seed = seed}));
-    ExpectClose("o", data.output.o, want.o, plain.o, Floor(data.problem.q.dtype));
-    ExpectClose("lse", data.output.lse, want.lse, plain.lse, 2e-6);
+    ExpectClose("o", data.output.o, want.o, plain.o, floor + Floor(data.problem.q.dtype));
+    ExpectClose("lse", data.output.lse, want.lse, plain.lse, floor + 2e-6);
     EXPECT_EQ(data.GuardError(), "");
     const std::vector<double> o = Read(data.output.o);
     if (first.empty()) first = o;

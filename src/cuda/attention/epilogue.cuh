@@ -11,7 +11,7 @@
 
 namespace flashwok::cuda {
 
-// Row i of a head among the rows of partial results (split-KV) and of V1's running O.
+// Row i of a head among the rows of partial results (split-KV).
 FLASHWOK_HOST_DEVICE inline std::int64_t PartialRow(const ForwardParams& params,
                                                     std::int64_t q_begin, std::int64_t b,
                                                     std::int64_t h, std::int64_t i) {

@@ -45,7 +45,7 @@ struct ForwardParams {
   // [num_splits, rows, head_dim_v] and [num_splits, rows], a row being (batch, head, row of Q).
   int num_splits = 1;
   std::int64_t chunk = 0;
-  float* partial_o = nullptr;
+  float* partial_o = nullptr;  // in V1: the running O, as attention/head_v1.cuh has it
   float* partial_lse = nullptr;
 
   bool aligned = true;  // all rows of q, k, v and o start at multiples of 16 bytes
@@ -56,7 +56,7 @@ struct ForwardParams {
            !dropout.active() && score_factor > 0.0f;
   }
 
-  // Rows of all heads: those of partial results and of V1's running O.
+  // Rows of all heads: those of partial results.
   FLASHWOK_HOST_DEVICE std::int64_t rows() const {
     return (cu_seqlens_q ? 1 : batch) * num_heads * total_q;
   }

@@ -1,32 +1,38 @@
-#include "cuda/instances/forward_standard.h"
-
 #include "common/tile_range.h"
+#include "cuda/instances/forward_standard.h"
 #include "cuda/kernels/forward_standard.cuh"
 
 namespace flashwok::cuda {
 namespace {
 
-std::int64_t Rows(const ForwardStandardParams& p) {
-  return p.base.batch * p.base.num_heads * p.base.total_q;
+using Kernel = void (*)(ForwardStandardParams);
+
+template <DType kType>
+Kernel FindSoftmax(int chunks) {
+  switch (chunks) {
+    case 1: return StandardPlainSoftmaxKernel<kType, 1>;
+    case 2: return StandardPlainSoftmaxKernel<kType, 2>;
+    case 4: return StandardPlainSoftmaxKernel<kType, 4>;
+    case 8: return StandardPlainSoftmaxKernel<kType, 8>;
+    default: return StandardSoftmaxKernel<kType>;
+  }
 }
 
 }  // namespace
 
 cudaError_t LaunchStandardSoftmax(DType dtype, const ForwardStandardParams& p,
                                   cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(Rows(p));
+  const StandardRowShape shape = StandardRowShape::Make(p);
+  const Kernel kernel = dtype == DType::kBFloat16 ? FindSoftmax<DType::kBFloat16>(shape.chunks)
+                                                  : FindSoftmax<DType::kFloat16>(shape.chunks);
   constexpr int kShared = sizeof(ForwardStandardStorage);
-  if (dtype == DType::kBFloat16) {
-    StandardSoftmaxKernel<DType::kBFloat16><<<blocks, 256, kShared, stream>>>(p);
-  } else {
-    StandardSoftmaxKernel<DType::kFloat16><<<blocks, 256, kShared, stream>>>(p);
-  }
+  kernel<<<static_cast<unsigned>(p.rows()), static_cast<unsigned>(shape.threads), kShared,
+           stream>>>(p);
   return cudaGetLastError();
 }
 
-cudaError_t LaunchStandardRepair(DType dtype, const ForwardStandardParams& p,
-                                 cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(CeilDiv(Rows(p), 8));
+cudaError_t LaunchStandardRepair(DType dtype, const ForwardStandardParams& p, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(CeilDiv(p.rows(), 8));
   if (dtype == DType::kBFloat16) {
     StandardRepairKernel<DType::kBFloat16><<<blocks, 256, 0, stream>>>(p);
   } else {

@@ -16,10 +16,137 @@ struct ForwardStandardStorage {
   float row_sum[8];
 };
 
+// The row of S that a thread block turns into P.
+struct StandardRow {
+  static constexpr int kWide = 8;  // scores of 16 bytes
+
+  Sequence sequence;
+  KeyRange seen;
+  std::int64_t b, h, i;
+  std::uint16_t* scores;
+
+  __device__ __forceinline__ explicit StandardRow(const ForwardStandardParams& p) {
+    const auto q_rows = static_cast<unsigned>(p.base.total_q);
+    const auto num_heads = static_cast<unsigned>(p.base.num_heads);
+    const unsigned head = blockIdx.x / q_rows;
+    i = blockIdx.x - head * q_rows;
+    b = head / num_heads;
+    h = head % num_heads;
+    sequence = p.base.At(b);
+    seen = sequence.mask.Row(i);
+    scores = p.scores + std::int64_t{blockIdx.x} * p.score_stride;
+  }
+
+  // The 16 bytes from score j on, and whether the row sees the n-th of them.
+  __device__ __forceinline__ uint4& At(std::int64_t j) const {
+    return *reinterpret_cast<uint4*>(scores + j);
+  }
+  __device__ __forceinline__ bool Sees(std::int64_t j) const {
+    return j >= seen.begin && j < seen.end;
+  }
+  __device__ __forceinline__ void StoreLse(const ForwardStandardParams& p, float row_max,
+                                           float row_sum) const {
+    if (threadIdx.x != 0) return;
+    const float lse = LogSumExp(row_max, row_sum);
+    p.lse[blockIdx.x] = lse;
+    if (p.base.lse) p.base.lse.At(b, h, i) = lse;
+  }
+};
+
+template <DType kType>
+__device__ __forceinline__ void UnpackScores(const uint4& words,
+                                             float (&values)[StandardRow::kWide]) {
+  const std::uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (int n = 0; n < StandardRow::kWide; ++n) {
+    values[n] = ptx::Unpack<kType>(pairs[n / 2] >> n % 2 * 16);
+  }
+}
+
+template <DType kType>
+__device__ __forceinline__ uint4 PackScores(const float (&values)[StandardRow::kWide]) {
+  const auto pack = [&](int n) { return ptx::Pack<kType>(values[n], values[n + 1]); };
+  return {pack(0), pack(2), pack(4), pack(6)};
+}
+
+// Problems with nothing but an interval mask: the scores stay in registers from the maximum to P,
+// so that S is read once and P written once. What the row does not see is not read.
+template <DType kType, int kChunks>
+struct StandardPlainSoftmax {
+  static constexpr int kWide = StandardRow::kWide;
+
+  __device__ __forceinline__ static float WarpMax(float x) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+    return x;
+  }
+  __device__ __forceinline__ static float WarpSum(float x) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+    return x;
+  }
+  __device__ __forceinline__ static std::int64_t Key(int chunk) {
+    return (chunk * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kWide;
+  }
+
+  // Chunk `chunk` of this thread, -inf where hidden or past the end.
+  __device__ __forceinline__ static void Load(const StandardRow& row, int chunk,
+                                              float (&S)[kWide]) {
+    const std::int64_t j = Key(chunk);
+    const bool any = j + kWide > row.seen.begin && j < row.seen.end;
+    UnpackScores<kType>(any ? row.At(j) : uint4{0, 0, 0, 0}, S);
+    if (row.Sees(j) && row.Sees(j + kWide - 1)) return;
+#pragma unroll
+    for (int n = 0; n < kWide; ++n) S[n] = row.Sees(j + n) ? S[n] : kMinusInf;
+  }
+
+  __device__ static void Run(const ForwardStandardParams& p, ForwardStandardStorage& storage) {
+    const StandardRow row(p);
+    const int warps = static_cast<int>(blockDim.x / 32);
+    float S[kChunks][kWide];
+    float max = kMinusInf;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) Load(row, c, S[c]);
+#pragma unroll
+    for (int n = 0; n < kChunks * kWide; ++n) max = fmaxf(max, S[n / kWide][n % kWide]);
+    max = WarpMax(max);
+    if (LaneIndex() == 0) storage.row_max[WarpIndex()] = max;
+    __syncthreads();
+    for (int w = 0; w < warps; ++w) max = fmaxf(max, storage.row_max[w]);
+    max *= p.base.score_factor;
+    const float safe = SafeMax(max);
+    float part = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kChunks * kWide; ++n) {
+      float& score = S[n / kWide][n % kWide];
+      score = ptx::Exp2(fmaf(score, p.base.score_factor, -safe));
+      part += score;
+    }
+    part = WarpSum(part);
+    if (LaneIndex() == 0) storage.row_sum[WarpIndex()] = part;
+    __syncthreads();
+    float sum = 0.0f;
+    for (int w = 0; w < warps; ++w) sum += storage.row_sum[w];
+    Store(row, p.score_stride, sum == 0.0f ? 0.0f : 1.0f / sum, S);
+    row.StoreLse(p, max, sum);
+  }
+
+  __device__ __forceinline__ static void Store(const StandardRow& row, std::int64_t score_stride,
+                                               float inverse, float (&P)[kChunks][kWide]) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int n = 0; n < kWide; ++n) P[c][n] *= inverse;
+      if (Key(c) < score_stride) row.At(Key(c)) = PackScores<kType>(P[c]);
+    }
+  }
+};
+
+// All problems: S is read twice.
 template <DType kType>
 struct StandardSoftmax {
   static constexpr int kThreads = 256;
-  static constexpr int kWide = 8;  // scores of 16 bytes
+  static constexpr int kWide = StandardRow::kWide;
 
   // m and l of some of a row's keys.
   struct Part {
@@ -35,36 +162,22 @@ struct StandardSoftmax {
   };
 
   const ForwardStandardParams& p;
-  Sequence sequence;
-  KeyRange seen;
-  std::int64_t b, h, i;
-  std::uint16_t* scores;
+  StandardRow row;
 
   __device__ __forceinline__ explicit StandardSoftmax(const ForwardStandardParams& params)
-      : p(params) {
-    const std::int64_t row = blockIdx.x;
-    const std::int64_t head = row / p.base.total_q;
-    i = row % p.base.total_q;
-    b = head / p.base.num_heads;
-    h = head % p.base.num_heads;
-    sequence = p.base.At(b);
-    seen = sequence.mask.Row(i);
-    scores = p.scores + row * p.score_stride;
-  }
+      : p(params), row(params) {}
 
   // visit(first key, the 8 words' scores in log2, -inf where hidden or past the end).
   template <class Visit>
   __device__ __forceinline__ void ForEach(const Visit& visit) const {
     for (std::int64_t j = threadIdx.x * kWide; j < p.score_stride; j += kThreads * kWide) {
-      const uint4 words = *reinterpret_cast<const uint4*>(scores + j);
-      const std::uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
       float values[kWide];
+      UnpackScores<kType>(row.At(j), values);
 #pragma unroll
       for (int n = 0; n < kWide; ++n) {
-        const float product = ptx::Unpack<kType>(pairs[n / 2] >> n % 2 * 16);
-        values[n] = j + n >= seen.begin && j + n < seen.end
-                        ? FinishScore<kType>(p.base, sequence, b, h, i, j + n, product)
-                        : kMinusInf;
+        values[n] = row.Sees(j + n) ? FinishScore<kType>(p.base, row.sequence, row.b, row.h, row.i,
+                                                         j + n, values[n])
+                                    : kMinusInf;
       }
       visit(j, values);
     }
@@ -104,25 +217,28 @@ struct StandardSoftmax {
     const Part total = Total(storage);
     const float safe = SafeMax(total.row_max);
     const float inverse = total.row_sum == 0.0f ? 0.0f : 1.0f / total.row_sum;
-    const auto batch_head = static_cast<std::uint32_t>(b * p.base.num_heads + h);
     ForEach([&](std::int64_t j, const float(&values)[kWide]) {
       float weights[kWide];
 #pragma unroll
-      for (int n = 0; n < kWide; ++n) {
-        weights[n] = ptx::Exp2(values[n] - safe) * inverse;
-        if (p.base.dropout.active()) {
-          const bool keep = p.base.dropout.Keep(batch_head, static_cast<std::uint32_t>(i),
-                                                static_cast<std::uint32_t>(j + n));
-          weights[n] *= keep ? p.base.dropout.keep_scale : 0.0f;
-        }
-      }
-      const auto pack = [&](int n) { return ptx::Pack<kType>(weights[n], weights[n + 1]); };
-      *reinterpret_cast<uint4*>(scores + j) = uint4{pack(0), pack(2), pack(4), pack(6)};
+      for (int n = 0; n < kWide; ++n) weights[n] = ptx::Exp2(values[n] - safe) * inverse;
+      if (p.base.dropout.active()) Drop(j, weights);
+      row.At(j) = PackScores<kType>(weights);
     });
-    if (threadIdx.x != 0) return;
-    const float lse = LogSumExp(total.row_max, total.row_sum);
-    p.lse[blockIdx.x] = lse;
-    if (p.base.lse) p.base.lse.At(b, h, i) = lse;
+    row.StoreLse(p, total.row_max, total.row_sum);
+  }
+
+  __device__ __forceinline__ void Drop(std::int64_t j, float (&weights)[kWide]) const {
+    const Dropout& dropout = p.base.dropout;
+    const auto batch_head = static_cast<std::uint32_t>(row.b * p.base.num_heads + row.h);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const PhiloxCounter words = dropout.Block(batch_head, static_cast<std::uint32_t>(row.i),
+                                                static_cast<std::uint32_t>(j / 4 + half));
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        weights[4 * half + n] *= words[n] >= dropout.threshold ? dropout.keep_scale : 0.0f;
+      }
+    }
   }
 };
 
@@ -130,7 +246,7 @@ struct StandardSoftmax {
 template <DType kType>
 __device__ inline void RepairStandardRow(const ForwardStandardParams& p) {
   const std::int64_t row = std::int64_t{blockIdx.x} * (blockDim.x / 32) + WarpIndex();
-  if (row >= p.base.batch * p.base.num_heads * p.base.total_q) return;
+  if (row >= p.rows()) return;
   const std::int64_t head = row / p.base.total_q;
   const std::int64_t i = row % p.base.total_q;
   const std::int64_t b = head / p.base.num_heads;
@@ -145,22 +261,28 @@ __device__ inline void RepairStandardRow(const ForwardStandardParams& p) {
   }
   if (!__any_sync(kAllLanes, bad)) return;
   const Sequence sequence = p.base.At(b);
-  RepairRow<kType>(p.base, sequence, b, h, i, KeyRange{0, sequence.seqlen_k}, p.lse[row],
-                   [&](int col, float value) {
-                     StoreElement<kType>(out, p.base.o.dtype, col, value);
-                   });
+  RepairRow<kType>(
+      p.base, sequence, b, h, i, KeyRange{0, sequence.seqlen_k}, p.lse[row],
+      [&](int col, float value) { StoreElement<kType>(out, p.base.o.dtype, col, value); });
+}
+
+template <DType kType, int kChunks>
+__global__ void __launch_bounds__(256)
+    StandardPlainSoftmaxKernel(const __grid_constant__ ForwardStandardParams params) {
+  StandardPlainSoftmax<kType, kChunks>::Run(
+      params, *reinterpret_cast<ForwardStandardStorage*>(ptx::DynamicShared()));
 }
 
 template <DType kType>
-__global__ void __launch_bounds__(256) StandardSoftmaxKernel(
-    const __grid_constant__ ForwardStandardParams params) {
+__global__ void __launch_bounds__(256)
+    StandardSoftmaxKernel(const __grid_constant__ ForwardStandardParams params) {
   StandardSoftmax<kType>(params).Run(
       *reinterpret_cast<ForwardStandardStorage*>(ptx::DynamicShared()));
 }
 
 template <DType kType>
-__global__ void __launch_bounds__(256) StandardRepairKernel(
-    const __grid_constant__ ForwardStandardParams params) {
+__global__ void __launch_bounds__(256)
+    StandardRepairKernel(const __grid_constant__ ForwardStandardParams params) {
   RepairStandardRow<kType>(params);
 }
 

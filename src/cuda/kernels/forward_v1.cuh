@@ -2,9 +2,9 @@
 //   - S and P exist only as a tile on the SM: slow memory holds O, m and l instead;
 //   - online softmax: each pass brings O, m, l of a Q tile in, corrects them, and takes them back,
 //     O divided by l every time;
-//   - one thread block owns a head, and its warps share out the keys of a tile: for each Q tile
-//   they
-//     agree on m, and add up their O, through shared memory.
+//   - one thread block owns a head. Two warps, a team, share out the keys of a KV tile (split-K):
+//     for each Q tile they exchange m and l and half of their O through shared memory. The teams
+//     take the Q tiles by turns.
 // O waits in a float32 workspace: in 16 bits it would lose precision at each round trip.
 #pragma once
 
@@ -18,7 +18,9 @@
 #include "cuda/attention/params.h"
 #include "cuda/attention/repair.cuh"
 #include "cuda/attention/score_stage.cuh"
+#include "cuda/attention/team_v1.cuh"
 #include "cuda/config/forward_v1.h"
+#include "cuda/ptx/named_barrier.cuh"
 #include "cuda/tile/copy.cuh"
 #include "cuda/tile/gemm.cuh"
 
@@ -32,27 +34,34 @@ struct ForwardV1Traits {
   static constexpr DType kType = kInput;
   static constexpr int kHeadDim = kBucket;
   static constexpr bool kPlain = kPlainScores;
-  static constexpr int kTileQ = kConfig.tile_q;
+  static constexpr int kTileQ = kPlain ? kConfig.tile_q : kConfig.full_tile_q;
   static constexpr int kTileKV = kConfig.tile_kv;
-  static constexpr int kWarps = kConfig.warps;
-  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kStages = kConfig.stages;
+  static constexpr int kPieces = kConfig.pieces;
+  static constexpr int kThreads = kConfig.warps * 32;
+  static constexpr int kTeams = kConfig.warps / 2;
   static constexpr int kBlocks = kTileQ / 16;  // of 16 rows
-  static constexpr int kWarpKeys = kTileKV / kWarps;
+  static constexpr int kWarpKeys = kTileKV / 2;
+  static constexpr int kCols = kHeadDim / 2 / kPieces;  // of O, of a piece
   using TileQ = SharedTile<kTileQ, kHeadDim>;
   using TileKV = SharedTile<kTileKV, kHeadDim>;
 };
 
 template <class Traits>
 struct ForwardV1Storage {
-  static constexpr int kPartLd = Traits::kHeadDim + 8;  // rows of a fragment in different banks
-  alignas(128) unsigned char Q[2][Traits::TileQ::kBytes];
-  alignas(128) unsigned char K[Traits::TileKV::kBytes];
+  static constexpr int kPartBytes = Traits::kTileQ * Traits::kCols * 4;  // of a piece, from a warp
+  static constexpr int kSlots = Traits::kStages + (Traits::kPieces == 1 ? 2 : 0);
+  alignas(128) unsigned char K[Traits::TileKV::kBytes];  // at the end: O on its way out
   alignas(128) unsigned char V[Traits::TileKV::kBytes];
-  alignas(16) float O[Traits::kWarps][Traits::kTileQ][kPartLd];  // each warp's part
-  float row_max[Traits::kWarps][Traits::kTileQ];                 // of each warp's keys
-  float row_sum[Traits::kWarps][Traits::kTileQ];
-  float old_max[Traits::kTileQ];  // from slow memory
-  float old_sum[Traits::kTileQ];
+  alignas(128) unsigned char Q[Traits::kTeams][kSlots][Traits::TileQ::kBytes];
+  float4 rows[Traits::kTeams][2][Traits::kBlocks][8];  // m and l of a warp's keys
+  HeadV1<Traits::kHeadDim, Traits::kConfig.tile_q> head;
+
+  // Where the parts of O of a team's warps meet.
+  __device__ __forceinline__ float4* Parts(int team, int stage) {
+    static_assert(2 * kPartBytes <= Traits::TileQ::kBytes * (Traits::kPieces == 1 ? 2 : 1));
+    return reinterpret_cast<float4*>(Q[team][Traits::kPieces == 1 ? Traits::kStages : stage]);
+  }
 };
 
 template <class Traits>
@@ -61,12 +70,17 @@ class ForwardV1 {
   using TileQ = typename Traits::TileQ;
   using TileKV = typename Traits::TileKV;
   using Storage = ForwardV1Storage<Traits>;
+  using Head = HeadV1<Traits::kHeadDim, Traits::kConfig.tile_q>;
   static constexpr DType kType = Traits::kType;
   static constexpr int kTileQ = Traits::kTileQ;
   static constexpr int kTileKV = Traits::kTileKV;
+  static constexpr int kBlocks = Traits::kBlocks;
+  static constexpr int kCols = Traits::kCols;
 
   __device__ static void Run(const ForwardParams& params) {
-    const HeadV1 here = HeadV1::Find(params);
+    if (threadIdx.x == 0) Shared().head = Head::Find(params);
+    __syncthreads();
+    const Head& here = Shared().head;
     const Sequence& sequence = here.sequence;
     Reset(params, here);  // O = 0, l = 0, m = -inf
     for (std::int64_t begin = 0; begin < sequence.seqlen_k; begin += kTileKV) {
@@ -75,13 +89,19 @@ class ForwardV1 {
       if (rows.empty()) continue;
       __syncthreads();
       LoadKV(params, here, begin);
-      std::int64_t i0 = rows.begin / kTileQ * kTileQ;
-      LoadQ(params, here, i0, 0);
-      for (int buffer = 0; i0 < rows.end; i0 += kTileQ, buffer ^= 1) {
+      std::int64_t i0 = (rows.begin / kTileQ + Team()) * kTileQ;
+      if (i0 < rows.end) LoadQ(params, here, i0, 0);
+      if (i0 < rows.end) Prefetch(params, here, i0);
+      ptx::CopyAsyncWait<0>();
+      __syncthreads();
+      for (int stage = 0; i0 < rows.end; i0 += kStride, stage = kLastStage - stage) {
+        const bool more = i0 + kStride < rows.end;
+        if (more) Prefetch(params, here, i0 + kStride);
+        if (kLastStage > 0 && more) LoadQ(params, here, i0 + kStride, kLastStage - stage);
+        Step(params, here, i0, begin, stage);
+        if (kLastStage == 0 && more) LoadQ(params, here, i0 + kStride, 0);
         ptx::CopyAsyncWait<0>();
-        __syncthreads();
-        if (i0 + kTileQ < rows.end) LoadQ(params, here, i0 + kTileQ, buffer ^ 1);
-        Step(params, here, i0, begin, buffer);
+        TeamSync();
       }
     }
     __syncthreads();
@@ -89,19 +109,24 @@ class ForwardV1 {
   }
 
  private:
-  static_assert(kTileKV % (16 * Traits::kWarps) == 0 && kTileQ % 16 == 0);
-  static_assert(sizeof(Storage) <= 163 * 1024);         // what a block of an sm_80 can have
-  static constexpr int kChunks = Traits::kHeadDim / 4;  // of 4 floats, of a row of O
-  static constexpr int kOwned = kTileQ * kChunks / Traits::kThreads;  // a thread's, of a tile
-  static_assert(kTileQ * kChunks % Traits::kThreads == 0);
+  static_assert(Traits::kWarpKeys % 16 == 0 && kTileQ % 16 == 0 && kCols % 16 == 0);
+  static_assert(kTileKV * 2 >= Traits::kThreads);  // 16 rows of K for each warp
+  static_assert(sizeof(Storage) <= 163 * 1024);    // what a block of an sm_80 can have
+  static constexpr int kStride = Traits::kTeams * kTileQ;
+  static constexpr int kLastStage = Traits::kStages - 1;
+  static_assert(kLastStage <= 1 && Traits::kConfig.tile_q % kTileQ == 0);
 
   __device__ static Storage& Shared() { return *reinterpret_cast<Storage*>(ptx::DynamicShared()); }
+  __device__ __forceinline__ static int Team() { return WarpIndex() / 2; }
+  // Which of the team's two warps: of the keys and of the columns of O it has this half.
+  __device__ __forceinline__ static int Half() { return WarpIndex() % 2; }
+  __device__ __forceinline__ static void TeamSync() { ptx::BarrierSync(1 + Team(), 64); }
 
-  template <class Tile>
+  template <int kThreads, class Tile>
   __device__ __forceinline__ static void Load(const ForwardParams& params, const Tile& tile,
                                               std::int64_t rows, std::int64_t cols,
                                               const char* first, std::int64_t stride) {
-    const TileCopy<Tile, Traits::kThreads> copy;
+    const TileCopy<Tile, kThreads> copy(static_cast<int>(threadIdx.x) / kThreads * kThreads);
     const int count = static_cast<int>(std::min<std::int64_t>(rows, Tile::kRows));
     if (Traits::kPlain || params.aligned) {
       copy.Strided(tile, count, static_cast<int>(cols), first, 0, stride);
@@ -111,226 +136,198 @@ class ForwardV1 {
     }
   }
 
-  __device__ __forceinline__ static void LoadKV(const ForwardParams& params, const HeadV1& here,
+  __device__ __forceinline__ static void LoadKV(const ForwardParams& params, const Head& here,
                                                 std::int64_t begin) {
     const std::int64_t rows = here.sequence.seqlen_k - begin;
     const std::int64_t row = here.sequence.k_begin + begin;
-    Load(params, TileKV{ptx::SharedAddress(Shared().K)}, rows, params.head_dim,
-         params.k.Row(here.batch, row, here.head_kv), params.k.row_stride);
-    Load(params, TileKV{ptx::SharedAddress(Shared().V)}, rows, params.head_dim_v,
-         params.v.Row(here.batch, row, here.head_kv), params.v.row_stride);
+    Load<Traits::kThreads>(params, TileKV{ptx::SharedAddress(Shared().K)}, rows, params.head_dim,
+                           params.k.Row(here.batch, row, here.head_kv), params.k.row_stride);
+    Load<Traits::kThreads>(params, TileKV{ptx::SharedAddress(Shared().V)}, rows, params.head_dim_v,
+                           params.v.Row(here.batch, row, here.head_kv), params.v.row_stride);
     ptx::CopyAsyncCommit();
   }
 
-  __device__ __forceinline__ static void LoadQ(const ForwardParams& params, const HeadV1& here,
-                                               std::int64_t i0, int buffer) {
-    Load(params, TileQ{ptx::SharedAddress(Shared().Q[buffer])}, here.sequence.seqlen_q - i0,
-         params.head_dim, params.q.Row(here.batch, here.sequence.q_begin + i0, here.head),
-         params.q.row_stride);
+  // By a team, for itself.
+  __device__ __forceinline__ static void LoadQ(const ForwardParams& params, const Head& here,
+                                               std::int64_t i0, int stage) {
+    Load<64>(params, TileQ{ptx::SharedAddress(Shared().Q[Team()][stage])},
+             here.sequence.seqlen_q - i0, params.head_dim,
+             params.q.Row(here.batch, here.sequence.q_begin + i0, here.head), params.q.row_stride);
     ptx::CopyAsyncCommit();
+  }
+
+  // Has O, and Q if no stage is free for it, brought to L2 a step ahead, which takes no registers.
+  __device__ __forceinline__ static void Prefetch(const ForwardParams& params, const Head& here,
+                                                  std::int64_t i0) {
+    constexpr int kLine = 128;
+    constexpr int kQLines = Traits::kHeadDim * 2 / kLine;  // of a row
+    const int thread = static_cast<int>(threadIdx.x % 64);
+    const char* const slow = reinterpret_cast<const char*>(here.Block(params, i0));
+#pragma unroll
+    for (int n = 0; n < kTileQ * Traits::kHeadDim * 4; n += 64 * kLine) {
+      if (n + thread * kLine < kTileQ * Traits::kHeadDim * 4) {
+        ptx::PrefetchL2(slow + n + thread * kLine);
+      }
+    }
+    const int row = thread / kQLines;
+    if (kLastStage > 0 || row >= kTileQ || i0 + row >= here.sequence.seqlen_q) return;
+    ptx::PrefetchL2(params.q.Row(here.batch, here.sequence.q_begin + i0 + row, here.head) +
+                    thread % kQLines * kLine);
   }
 
   // Q tile at row i0 against the KV tile at key `begin`.
-  __device__ __forceinline__ static void Step(const ForwardParams& params, const HeadV1& here,
-                                              std::int64_t i0, std::int64_t begin, int buffer) {
-    const int key0 = WarpIndex() * Traits::kWarpKeys;
-    LoadState(params, here, i0);
-    const BlockReader<TileQ, Walk::kRowsFirst> Q(TileQ{ptx::SharedAddress(Shared().Q[buffer])}, 0);
+  __device__ __forceinline__ static void Step(const ForwardParams& params, const Head& here,
+                                              std::int64_t i0, std::int64_t begin, int stage) {
+    const int key0 = Half() * Traits::kWarpKeys;
+    const BlockReader<TileQ, Walk::kRowsFirst> Q(
+        TileQ{ptx::SharedAddress(Shared().Q[Team()][stage])}, 0);
     const BlockReader<TileKV, Walk::kColsFirst> K(TileKV{ptx::SharedAddress(Shared().K)}, key0);
     const BlockReader<TileKV, Walk::kRowsFirst> V(TileKV{ptx::SharedAddress(Shared().V)}, key0);
-    float S[Traits::kBlocks][Traits::kWarpKeys / 2];
-    ScoreProduct<kType, Traits::kHeadDim>(Q, K, S);  // S = Q K^T  [kTileQ, kWarpKeys]
-    Scores(params, here, i0, begin, S);              // mask, bias, and their maxima
-    __syncthreads();
-    std::uint32_t P[Traits::kBlocks][Traits::kWarpKeys / 4];
-    Softmax(params, here, i0, begin, S, P);  // m, P and the parts of l
-    float O[Traits::kBlocks][Traits::kHeadDim / 2] = {};
-    ValueProduct<kType>(P, V, O);  // O = P V, of this warp's keys  [kTileQ, kHeadDim]
-    StorePart(O);
-    __syncthreads();
-    Update(params, here, i0);  // O = (l_old alpha O + P V) / l, m, l
+    RowState state[kBlocks];
+    ForEachRow(params, here, i0, [&](int m, int r, float max, float sum) {
+      state[m].row_max[r] = max;
+      state[m].row_sum[r] = sum;
+    });
+    std::uint32_t P[kBlocks][Traits::kWarpKeys / 4];
+    {
+      float S[kBlocks][Traits::kWarpKeys / 2];
+      ScoreProduct<kType, Traits::kHeadDim>(Q, K, S);  // S = Q K^T  [kTileQ, kWarpKeys]
+      Softmax(params, here, i0, begin + key0, S, P);   // mask, bias; P, m and l of these keys
+    }
+    TeamSync();
+    RowFactors factors[kBlocks];
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {  // m and l of all keys so far
+      const auto& rows = Shared().rows[Team()];
+      factors[m] =
+          MergeRows(rows[0][m][FragmentRow()], rows[1][m][FragmentRow()], Half(), state[m]);
+    }
+    if (Half() == 0 && FragmentCol() == 0) {
+      ForEachRow(params, here, i0, [&](int m, int r, float& max, float& sum) {
+        max = state[m].row_max[r];
+        sum = state[m].row_sum[r];
+      });
+    }
+    UpdateO(params, here, i0, V, P, factors, Shared().Parts(Team(), stage) + LaneIndex());
   }
 
-  __device__ __forceinline__ static ScorePlace Place(const HeadV1& here, std::int64_t i0, int m,
-                                                     std::int64_t begin) {
-    return {here.batch, here.head, i0 + 16 * m + FragmentRow(),
-            begin + WarpIndex() * Traits::kWarpKeys};
-  }
-
-  template <int kCount>
-  __device__ __forceinline__ static void Scores(const ForwardParams& params, const HeadV1& here,
-                                                std::int64_t i0, std::int64_t begin,
-                                                float (&S)[Traits::kBlocks][kCount]) {
-    const std::int64_t rows = std::min<std::int64_t>(here.sequence.seqlen_q - i0, kTileQ);
-    const bool masked =
-        VisitedTiles(here.sequence.mask, i0, i0 + rows, kTileKV).NeedsMask(begin / kTileKV);
-    const float factor = Traits::kPlain ? params.score_factor : 1.0f;
-#pragma unroll
-    for (int m = 0; m < Traits::kBlocks; ++m) {
-      const ScorePlace place = Place(here, i0, m, begin);
-      if constexpr (!Traits::kPlain) {
-        ScoreStage<kType>(params, here.sequence, place, masked, S[m]);
-      } else {
-        const auto interval = TileInterval::Make(here.sequence.mask, place.row, place.key_begin);
-        if (masked) HideOutside(interval, 0, 0, S[m]);
+  // O = (l_old alpha O + P V) / l: this warp's half of the columns, from its own product and the
+  // other warp's, who gets the other half in return.
+  template <class ReaderV>
+  __device__ __forceinline__ static void UpdateO(
+      const ForwardParams& params, const Head& here, std::int64_t i0, const ReaderV& V,
+      const std::uint32_t (&P)[kBlocks][Traits::kWarpKeys / 4],
+      const RowFactors (&factors)[kBlocks], float4* parts) {
+    constexpr int kChunks = Storage::kPartBytes / 16;
+#pragma unroll 1
+    for (int piece = 0; piece < Traits::kPieces; ++piece) {
+      const int mine = (Half() * Traits::kPieces + piece) * kCols;
+      const int theirs = mine ^ Traits::kHeadDim / 2;
+      float4* const slow = here.O(params, i0, mine);
+      float4 old[kBlocks][kCols / 8];
+      LoadSlow<Traits::kHeadDim>(slow, old);
+      {
+        float O[kBlocks][kCols / 2] = {};
+        ValueProduct<kType>(P, V.From(theirs / 16), O);  // of this warp's keys  [kTileQ, kCols]
+        StorePart(O, parts + Half() * kChunks);
       }
-      float max[2];
-      RowMax(S[m], max);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = 16 * m + 8 * r + FragmentRow();
-        if (FragmentCol() == 0) Shared().row_max[WarpIndex()][row] = factor * max[r];
-      }
+      float O[kBlocks][kCols / 2] = {};
+      ValueProduct<kType>(P, V.From(mine / 16), O);
+      TeamSync();
+      UpdateSlow<Traits::kHeadDim>(factors, old, O, parts + (1 - Half()) * kChunks, slow);
+      TeamSync();
     }
   }
 
-  // m and l of a row belong to the thread of its number.
-  __device__ __forceinline__ static void LoadState(const ForwardParams& params, const HeadV1& here,
-                                                   std::int64_t i0) {
-    const int row = static_cast<int>(threadIdx.x);
-    if (row >= kTileQ) return;
-    const bool exists = i0 + row < here.sequence.seqlen_q;
-    Shared().old_max[row] = exists ? here.RowMax(params, i0 + row) : kMinusInf;
-    Shared().old_sum[row] = exists ? here.RowSum(params, i0 + row) : 0.0f;
-  }
-
-  // The maximum of a row over all keys so far: the old one and every warp's.
-  __device__ __forceinline__ static float NewMax(int row) {
-    float max = Shared().old_max[row];
-#pragma unroll
-    for (int w = 0; w < Traits::kWarps; ++w) max = fmaxf(max, Shared().row_max[w][row]);
-    return max;
-  }
-
+  // Scores to P; leaves the rows' m and l over this warp's keys to the team.
   template <int kCount>
-  __device__ __forceinline__ static void Softmax(const ForwardParams& params, const HeadV1& here,
+  __device__ __forceinline__ static void Softmax(const ForwardParams& params, const Head& here,
                                                  std::int64_t i0, std::int64_t begin,
-                                                 float (&S)[Traits::kBlocks][kCount],
-                                                 std::uint32_t (&P)[Traits::kBlocks][kCount / 2]) {
+                                                 float (&S)[kBlocks][kCount],
+                                                 std::uint32_t (&P)[kBlocks][kCount / 2]) {
+    const std::int64_t rows = std::min<std::int64_t>(here.sequence.seqlen_q - i0, kTileQ);
+    const bool masked = VisitedTiles(here.sequence.mask, i0, i0 + rows, Traits::kWarpKeys)
+                            .NeedsMask(begin / Traits::kWarpKeys);
     const float factor = Traits::kPlain ? params.score_factor : 1.0f;
 #pragma unroll
-    for (int m = 0; m < Traits::kBlocks; ++m) {
-      float max[2], sum[2];
+    for (int m = 0; m < kBlocks; ++m) {
+      const ScorePlace place{here.batch, here.head, i0 + 16 * m + FragmentRow(), begin};
+      if constexpr (!Traits::kPlain) {
+        ScoreStage<kType>(params, here.sequence, place, masked, S[m]);
+      } else if (masked) {
+        HideOutside(TileInterval::Make(here.sequence.mask, place.row, begin), 0, 0, S[m]);
+      }
+      float max[2], safe[2], sum[2];
+      RowMax(S[m], max);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        max[r] = SafeMax(NewMax(16 * m + 8 * r + FragmentRow()));
+        max[r] *= factor;
+        safe[r] = SafeMax(max[r]);
       }
-      Exp2Rows(factor, max, S[m], sum);
+      Exp2Rows(factor, safe, S[m], sum);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        sum[r] = QuadSum(sum[r]);
-        const int row = 16 * m + 8 * r + FragmentRow();
-        if (FragmentCol() == 0) Shared().row_sum[WarpIndex()][row] = sum[r];
+      for (int r = 0; r < 2; ++r) sum[r] = QuadSum(sum[r]);
+      if (FragmentCol() == 0) {
+        Shared().rows[Team()][Half()][m][FragmentRow()] = {max[0], max[1], sum[0], sum[1]};
       }
-      if (!Traits::kPlain && params.dropout.active()) {
-        DropRows(params, Place(here, i0, m, begin), S[m]);
-      }
+      if (!Traits::kPlain && params.dropout.active()) DropRows(params, place, S[m]);
       PackRows<kType>(S[m], P[m]);
     }
   }
 
-  __device__ __forceinline__ static void StorePart(
-      const float (&O)[Traits::kBlocks][Traits::kHeadDim / 2]) {
+  // visit(m, r, row max, row sum) of this lane's rows of the Q tile, those that exist.
+  template <class Visit>
+  __device__ __forceinline__ static void ForEachRow(const ForwardParams& params, const Head& here,
+                                                    std::int64_t i0, const Visit& visit) {
+    float* const max = &here.RowMax(params, i0 + FragmentRow());
+    float* const sum = &here.RowSum(params, i0 + FragmentRow());
+    const std::int64_t left = here.sequence.seqlen_q - i0 - FragmentRow();
 #pragma unroll
-    for (int m = 0; m < Traits::kBlocks; ++m) {
-#pragma unroll
-      for (int n = 0; n < Traits::kHeadDim / 2; n += 2) {
-        const int row = 16 * m + n % 4 / 2 * 8 + FragmentRow();
-        const int col = n / 4 * 8 + FragmentCol();
-        *reinterpret_cast<float2*>(&Shared().O[WarpIndex()][row][col]) =
-            float2{O[m][n], O[m][n + 1]};
+    for (int n = 0; n < 2 * kBlocks; ++n) {
+      if (8 * n < left) {
+        visit(n / 2, n % 2, max[8 * n * params.row_max.row_stride],
+              sum[8 * n * params.row_sum.row_stride]);
       }
     }
   }
 
-  // Row and first column of chunk n of those that a thread owns: in every tile the same, so that it
-  // reads from slow memory what it wrote itself.
-  __device__ __forceinline__ static int OwnedRow(int n) {
-    return (n * Traits::kThreads + static_cast<int>(threadIdx.x)) / kChunks;
-  }
-  __device__ __forceinline__ static int OwnedCol(int n) {
-    return (n * Traits::kThreads + static_cast<int>(threadIdx.x)) % kChunks * 4;
-  }
-
-  // One row's step over all warps: the factors of its old O and of the sum of the parts.
-  struct RowUpdate {
-    float max, sum, old_factor, inverse;
-
-    __device__ __forceinline__ explicit RowUpdate(int row) : max(NewMax(row)) {
-      const float alpha = ptx::Exp2(Shared().old_max[row] - SafeMax(max));
-      old_factor = Shared().old_sum[row] * alpha;
-      sum = old_factor;
-#pragma unroll
-      for (int w = 0; w < Traits::kWarps; ++w) sum += Shared().row_sum[w][row];
-      inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+  __device__ static void Reset(const ForwardParams& params, const Head& here) {
+    for (std::int64_t n = threadIdx.x; n < here.Chunks(); n += Traits::kThreads) {
+      here.Block(params, 0)[n] = float4{0.0f, 0.0f, 0.0f, 0.0f};
     }
-  };
-
-  __device__ __forceinline__ static void Update(const ForwardParams& params, const HeadV1& here,
-                                                std::int64_t i0) {
-    const std::int64_t rows = here.sequence.seqlen_q - i0;
-#pragma unroll
-    for (int n = 0; n < kOwned; ++n) {
-      const int row = OwnedRow(n);
-      const int col = OwnedCol(n);
-      if (row >= rows || col >= params.head_dim_v) continue;
-      const RowUpdate update(row);
-      auto* const slow = reinterpret_cast<float4*>(here.O(params, i0 + row) + col);
-      float4 O = *slow;
-      O = {update.old_factor * O.x, update.old_factor * O.y, update.old_factor * O.z,
-           update.old_factor * O.w};
-#pragma unroll
-      for (int w = 0; w < Traits::kWarps; ++w) {
-        const float4 part = *reinterpret_cast<const float4*>(&Shared().O[w][row][col]);
-        O = {O.x + part.x, O.y + part.y, O.z + part.z, O.w + part.w};
-      }
-      *slow = {update.inverse * O.x, update.inverse * O.y, update.inverse * O.z,
-               update.inverse * O.w};
-    }
-    const int row = static_cast<int>(threadIdx.x);
-    if (row >= kTileQ || row >= rows) return;
-    const RowUpdate update(row);
-    here.RowMax(params, i0 + row) = update.max;
-    here.RowSum(params, i0 + row) = update.sum;
-  }
-
-  __device__ static void Reset(const ForwardParams& params, const HeadV1& here) {
-    const std::int64_t rows = here.sequence.seqlen_q;
-    for (std::int64_t n = threadIdx.x; n < rows * params.head_dim_v; n += Traits::kThreads) {
-      here.O(params, 0)[n] = 0.0f;
-    }
-    for (std::int64_t i = threadIdx.x; i < rows; i += Traits::kThreads) {
+    for (std::int64_t i = threadIdx.x; i < here.sequence.seqlen_q; i += Traits::kThreads) {
       here.RowMax(params, i) = kMinusInf;
       here.RowSum(params, i) = 0.0f;
     }
   }
 
   // What slow memory holds at the end, as the caller wants it: O in its dtype, lse, m and l.
-  __device__ static void WriteResults(const ForwardParams& params, const HeadV1& here) {
-    const std::int64_t step = Traits::kWarps * kRowsAtOnce;
-    for (std::int64_t i0 = WarpIndex() * kRowsAtOnce; i0 < here.sequence.seqlen_q; i0 += step) {
+  __device__ static void WriteResults(const ForwardParams& params, const Head& here) {
+    for (std::int64_t i0 = WarpIndex() * 16; i0 < here.sequence.seqlen_q;
+         i0 += Traits::kThreads / 2) {
       WriteRows(params, here, i0);
     }
   }
 
-  // Some rows by a warp; a lane has m and l of one of them. A row is computed again if a hidden NaN
-  // came into it.
-  static constexpr int kRowsAtOnce = 1024 / Traits::kHeadDim;
-  __device__ __forceinline__ static void WriteRows(const ForwardParams& params, const HeadV1& here,
+  // 16 rows by a warp. A row is computed again if a hidden NaN came into it.
+  __device__ __forceinline__ static void WriteRows(const ForwardParams& params, const Head& here,
                                                    std::int64_t i0) {
     const Sequence& sequence = here.sequence;
-    const std::int64_t left = sequence.seqlen_q - i0;
-    const int rows = left < kRowsAtOnce ? static_cast<int>(left) : kRowsAtOnce;
-    float O[kRowsAtOnce][Traits::kHeadDim / 32] = {};
+    float O[Traits::kHeadDim / 2];
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-#pragma unroll
-      for (int c = 0; c < Traits::kHeadDim / 32; ++c) {
-        const int col = 32 * c + LaneIndex();
-        if (r < rows && col < params.head_dim_v) O[r][c] = here.O(params, i0 + r)[col];
-      }
+    for (int n = 0; n < Traits::kHeadDim / 8; ++n) {
+      const float4 chunk = *here.O(params, i0, 8 * n);
+      O[4 * n] = chunk.x, O[4 * n + 1] = chunk.y, O[4 * n + 2] = chunk.z, O[4 * n + 3] = chunk.w;
     }
-    float lse = kMinusInf;
+    const auto address = [&](int row) {
+      return params.o.Row(here.batch, sequence.q_begin + i0 + row, here.head);
+    };
+    const int rows = static_cast<int>(std::min<std::int64_t>(sequence.seqlen_q - i0, 16));
+    const BlockTarget<decltype(address)> block{address, params.o.dtype,
+                                               Traits::kPlain || params.aligned, rows,
+                                               static_cast<int>(params.head_dim_v)};
+    StoreBlock<kType>(TileKV{ptx::SharedAddress(Shared().K)}, WarpIndex() * 16, O, block);
+    float lse = kMinusInf;  // of row LaneIndex()
     if (LaneIndex() < rows) {
       const std::int64_t i = i0 + LaneIndex();
       const float max = here.RowMax(params, i);
@@ -338,23 +335,15 @@ class ForwardV1 {
       here.RowMax(params, i) = max * kLn2;
       if (params.lse) params.lse.At(here.batch, here.head, sequence.q_begin + i) = lse;
     }
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-      if (r >= rows) break;
-      char* const target = params.o.Row(here.batch, sequence.q_begin + i0 + r, here.head);
-      bool finite = true;
-#pragma unroll
-      for (int c = 0; c < Traits::kHeadDim / 32; ++c) {
-        const int col = 32 * c + LaneIndex();
-        finite = finite && O[r][c] * 0.0f == 0.0f;
-        if (col < params.head_dim_v) StoreElement<kType>(target, params.o.dtype, col, O[r][c]);
-      }
-      if (!__all_sync(kAllLanes, finite)) {
-        RepairRow<kType>(params, sequence, here.batch, here.head, i0 + r, {0, sequence.seqlen_k},
-                         __shfl_sync(kAllLanes, lse, r), [&](int col, float value) {
-                           StoreElement<kType>(target, params.o.dtype, col, value);
-                         });
-      }
+    unsigned bad = RowsNotFinite(O);
+    __syncwarp();
+    for (; bad != 0; bad &= bad - 1) {
+      const int row = __ffs(static_cast<int>(bad)) - 1;
+      if (row >= rows) break;
+      RepairRow<kType>(params, sequence, here.batch, here.head, i0 + row, {0, sequence.seqlen_k},
+                       __shfl_sync(kAllLanes, lse, row), [&](int col, float value) {
+                         StoreElement<kType>(address(row), params.o.dtype, col, value);
+                       });
     }
   }
 };

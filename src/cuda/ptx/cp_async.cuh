@@ -23,4 +23,9 @@ __device__ __forceinline__ void CopyAsyncWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Asks for the 128 bytes around an address in L2, where a later copy or load finds them.
+__device__ __forceinline__ void PrefetchL2(const void* source) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(source));
+}
+
 }  // namespace flashwok::cuda::ptx

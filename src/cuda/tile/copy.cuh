@@ -1,4 +1,4 @@
-// From global memory to a tile, by all threads of a block: past the registers in chunks of 16
+// From global memory to a tile, by kThreads threads of a block: past the registers in chunks of 16
 // bytes, or element by element where rows are not aligned to 16 bytes. What lies past the given
 // rows and columns becomes zero and is not read.
 #pragma once
@@ -15,8 +15,9 @@ namespace flashwok::cuda {
 template <class Tile, int kThreads>
 class TileCopy {
  public:
-  __device__ __forceinline__ TileCopy() {
-    const auto thread = static_cast<unsigned>(ptx::Here(static_cast<int>(threadIdx.x)));
+  // By the threads from number `first` on.
+  __device__ __forceinline__ explicit TileCopy(int first = 0) {
+    const auto thread = static_cast<unsigned>(ptx::Here(static_cast<int>(threadIdx.x) - first));
     row_ = static_cast<int>(thread / Tile::kSpan);
     chunk_ = static_cast<int>(thread % Tile::kSpan);
     offset_ = Tile::Offset(row_, chunk_);

@@ -51,6 +51,12 @@ struct BlockReader {
     reader.base = static_cast<std::uint32_t>(ptx::Here(static_cast<int>(base)));
     return reader;
   }
+  // The reader of the columns from 16 col on: as many of them as `col` is a multiple of.
+  __device__ __forceinline__ BlockReader From(int col) const {
+    BlockReader reader = *this;
+    reader.base = At(0, col);
+    return reader;
+  }
   // Block [16 row, 16 col].
   __device__ __forceinline__ std::uint32_t At(int row, int col) const {
     const int chunk = 2 * col;

@@ -14,4 +14,6 @@ void CopyAsyncWait() {
   emulator::WaitCopies(kPending);
 }
 
+inline void PrefetchL2(const void*) {}
+
 }  // namespace flashwok::cuda::ptx
