@@ -41,10 +41,6 @@ Status ForwardV3(const Problem& problem, const ForwardOutput& output, const Laun
                           EncodeWithDriver, &params);
   if (!status.ok() || params.schedule.total() == 0) return status;
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  if (params.counter != nullptr) {
-    status = FromCuda(cudaMemsetAsync(params.counter, 0, kForwardV3Cleared, stream), "cudaMemset");
-    if (!status.ok()) return status;
-  }
   const auto blocks = static_cast<int>(
       std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors())));
   return FromCuda(kForwardV3Launchers[ForwardV3RowOf(layout)](problem.q.dtype, params, blocks, stream),

@@ -1,6 +1,7 @@
 #include "cuda/forward_v3_setup.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "common/tile_range.h"
 #include "cuda/forward_params.h"
@@ -9,6 +10,17 @@ namespace flashwok::cuda {
 namespace {
 
 bool Varlen(const Layout& layout) { return layout.problem().cu_seqlens_q.present(); }
+
+constexpr std::size_t kCounterBytes = 16;
+
+// A number that is unlikely to stand in any memory, another one each time.
+std::uint32_t NextLaunch() {
+  static std::atomic<std::uint32_t> launches{0};
+  constexpr std::uint32_t kStep = 0x9E3779B9u;  // odd: all numbers come before one returns
+  std::uint32_t number = 0;
+  while (number == 0) number = kStep * (launches.fetch_add(1, std::memory_order_relaxed) + 1);
+  return number;
+}
 
 std::int64_t WorkTiles(const Layout& layout, const ForwardV3Config& config) {
   const int tile_q = config.tile_q();
@@ -62,7 +74,7 @@ Status Encode(const Tensor& tensor, int rows, int cols, EncodeTensorMap encode,
 // The lengths of varlen sequences are on the device: they count as long ones.
 int ForwardV3RowOf(const Layout& layout) {
   return ForwardV3Row(layout.head_dim, layout.head_dim_v,
-                      Varlen(layout) ? INT64_MAX : layout.total_k);
+                      Varlen(layout) ? INT64_MAX : layout.total_k, ForwardV3Hides(layout.problem()));
 }
 
 ForwardV3Config ForwardV3ConfigOf(const Layout& layout) {
@@ -104,7 +116,7 @@ bool ForwardV3Hides(const Problem& problem) {
 std::size_t ForwardV3Scratch(const Layout& layout, const ForwardV3Config& config) {
   if (!ForwardV3Hides(layout.problem())) return 0;
   const std::int64_t repairs = WorkTiles(layout, config) * config.tile_q() / 16;
-  return kForwardV3Cleared + static_cast<std::size_t>(repairs) * sizeof(RepairEntry);
+  return kCounterBytes + static_cast<std::size_t>(repairs) * sizeof(RepairEntry);
 }
 
 Status MakeForwardV3Params(const Layout& layout, const ForwardV3Config& config,
@@ -115,9 +127,8 @@ Status MakeForwardV3Params(const Layout& layout, const ForwardV3Config& config,
   params->base = MakeForwardParams(layout, output);
   params->tile_q = config.tile_q();
   if (ForwardV3Hides(problem)) {
-    if (varlen || problem.seqused_k.present()) params->counter = static_cast<unsigned*>(scratch);
-    params->repairs =
-        reinterpret_cast<RepairEntry*>(static_cast<char*>(scratch) + kForwardV3Cleared);
+    params->counter = {static_cast<unsigned long long*>(scratch), NextLaunch()};
+    params->repairs = reinterpret_cast<RepairEntry*>(static_cast<char*>(scratch) + kCounterBytes);
   }
   params->bulk_store =
       output.o.dtype == problem.q.dtype && MapObjection("o", output.o).empty();

@@ -32,8 +32,7 @@ std::string ForwardV3Objection(const Layout& layout);
 // hide can be NaN.
 bool ForwardV3Hides(const Problem& problem);
 
-// Scratch, of which the first kForwardV3Cleared bytes must be zero when the kernel starts.
-inline constexpr std::size_t kForwardV3Cleared = 16;
+// Scratch; its contents do not matter.
 std::size_t ForwardV3Scratch(const Layout& layout, const ForwardV3Config& config);
 
 Status MakeForwardV3Params(const Layout& layout, const ForwardV3Config& config,

@@ -43,7 +43,7 @@ void RunV3(int row, const Problem& problem, const ForwardOutput& output,
   const bool softcap = problem.softcap > 0.0;
   const cuda::ForwardV3Config& plain = cuda::kForwardV3Configs[row];
   const cuda::ForwardV3Config config = softcap ? cuda::WithSoftcap(plain) : plain;
-  std::vector<std::byte> scratch(cuda::ForwardV3Scratch(layout, config));  // zeros
+  std::vector<std::byte> scratch(cuda::ForwardV3Scratch(layout, config), std::byte{0xFF});
   ASSERT_TRUE(
       cuda::MakeForwardV3Params(layout, config, output, scratch.data(), Encode, &params).ok());
   if (params.schedule.total() == 0) return;

@@ -16,12 +16,18 @@ struct RepairEntry {
   float lse[16];
 };
 
+// Hands out indices, each once. The word may hold anything when a kernel starts: a number drawn for the
+// launch in its high half says that the low half counts; the last draw of all leaves 0, so that the
+// launch can be replayed from a graph.
+struct WorkCounter {
+  unsigned long long* word = nullptr;
+  std::uint32_t launch = 0;  // not 0
+};
+
 struct ForwardV3Params {
   ForwardParams base;
   Schedule schedule;
-  // Work tiles handed out beyond the first of each thread block, starting from 0; null: the blocks
-  // take one of every gridDim.x tiles.
-  unsigned* counter = nullptr;
+  WorkCounter counter;  // absent: the blocks take one of every gridDim.x tiles
   RepairEntry* repairs = nullptr;  // of all rows; absent when no key within the tensors is hidden
   int tile_q = 0;
   bool bulk_store = true;  // O has the inputs' dtype and strides that its tensor map expresses

@@ -50,6 +50,8 @@ struct BlockPlan {
   int q_row;            // its first, in the tensors
   int keys;             // of the sequence
   int stale_keys;       // rows of the first K and V beyond them, unless the copy engine clips there
+  int tiles;            // that one of its rows visits
+  int k_end;            // the row in k and v behind the last
 };
 
 template <int kConsumers>
@@ -58,62 +60,59 @@ struct WorkPlan {
   RowsPlan consumers[kConsumers];
 };
 
-// Made by a whole warp: lane c makes the part of consumer c.
-struct PlanDraft {
-  BlockPlan block;
-  RowsPlan part;
-  int k_end;   // the row behind the last tile in k and v, alike in all lanes
-  int tiles;   // the block's, alike in all lanes
+// To 32 bits with room for 64 rows; what is clipped lies outside of every sequence.
+__device__ __forceinline__ int ClipKey(std::int64_t key) {
+  constexpr std::int64_t kHigh = INT32_MAX - 64;
+  return static_cast<int>(key < -64 ? -64 : key > kHigh ? kHigh : key);
+}
 
-  __device__ __forceinline__ PlanDraft(const ForwardV3Params& p, const WorkItem& work,
-                                       std::uint32_t index, int consumers, int tile_kv) {
-    block.work = work;
-    if (!work.valid()) return;
-    constexpr std::int64_t kRows = 64;
-    const int lane = static_cast<int>(threadIdx.x % 32);
+// Writes a plan, by a whole warp: lane c that of consumer c's rows, the last lane that of the
+// block. `before`: the plan of the work ahead of it, if there is one.
+template <int kConsumers>
+__device__ __forceinline__ void MakePlan(const ForwardV3Params& p, const WorkItem& work,
+                                         std::uint32_t index, int tile_kv,
+                                         const WorkPlan<kConsumers>* before,
+                                         WorkPlan<kConsumers>& plan) {
+  constexpr int kLast = 31;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if (lane == kLast) plan.block.work = work;
+  if (work.valid()) {
     const Sequence sequence = p.base.At(work.batch);
     const std::int64_t first = std::int64_t{work.q_tile} * p.tile_q;
-    const std::int64_t row = first + (lane < consumers ? kRows * lane : 0);
-    // The lanes beyond the consumers look at the whole block.
-    part.tiles = KeyTiles::Of(sequence, row, lane < consumers ? kRows : p.tile_q, tile_kv);
-    const int all_begin = __shfl_sync(0xFFFFFFFFu, part.tiles.begin, 31);
-    const int all_end = __shfl_sync(0xFFFFFFFFu, part.tiles.end, 31);
-    tiles = all_begin < all_end ? all_end - all_begin : 0;
-    k_end = static_cast<int>(sequence.k_begin) + all_end * tile_kv;
-    part.before = part.tiles.empty() ? tiles : all_end - part.tiles.end;
-    part.after = part.tiles.empty() ? 0 : part.tiles.begin - all_begin;
-    const std::int64_t center = row + sequence.mask.diagonal;
-    part.seen_begin = Clip(center - sequence.mask.left);
-    part.seen_end = Clip(center + sequence.mask.right + 1);
-    block.index = index;
-    block.rows = static_cast<int>(sequence.seqlen_q - first);
-    block.q_row = static_cast<int>(sequence.q_begin + first);
-    block.keys = static_cast<int>(sequence.seqlen_k);
-    const bool clipped = !p.base.cu_seqlens_k && !p.base.seqused_k;
-    const int past_end = all_end * tile_kv - block.keys;
-    block.stale_keys = !clipped && past_end > 0 ? past_end : 0;
-  }
-
-  // `previous`: the plan of the work before, if there was one.
-  template <int kConsumers>
-  __device__ __forceinline__ void Write(WorkPlan<kConsumers>& plan,
-                                        const WorkPlan<kConsumers>& previous, bool any) const {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    if (lane == 0) plan.block = block;
+    const std::int64_t row = first + (lane < kConsumers ? 64 * lane : 0);
+    const KeyTiles tiles =
+        KeyTiles::Of(sequence, row, lane < kConsumers ? 64 : p.tile_q, tile_kv);
+    const int all_begin = __shfl_sync(0xFFFFFFFFu, tiles.begin, kLast);
+    const int all_end = __shfl_sync(0xFFFFFFFFu, tiles.end, kLast);
+    const int all = all_begin < all_end ? all_end - all_begin : 0;
     if (lane < kConsumers) {
-      plan.consumers[lane] = part;
-      plan.consumers[lane].joins = any && block.work.valid() && !part.tiles.empty() &&
-                                   part.before == 0 && previous.consumers[lane].after == 0;
+      RowsPlan& rows = plan.consumers[lane];
+      rows.tiles = tiles;
+      rows.before = tiles.empty() ? all : all_end - tiles.end;
+      rows.after = tiles.empty() ? 0 : tiles.begin - all_begin;
+      rows.joins = !tiles.empty() && rows.before == 0 && before != nullptr &&
+                   before->consumers[lane].after == 0;
+      const std::int64_t center = row + sequence.mask.diagonal;
+      rows.seen_begin = ClipKey(center - sequence.mask.left);
+      rows.seen_end = ClipKey(center + sequence.mask.right + 1);
     }
+    if (lane == kLast) {
+      BlockPlan& block = plan.block;
+      block.index = index;
+      block.rows = static_cast<int>(sequence.seqlen_q - first);
+      block.q_row = static_cast<int>(sequence.q_begin + first);
+      block.keys = static_cast<int>(sequence.seqlen_k);
+      const bool clipped = !p.base.cu_seqlens_k && !p.base.seqused_k;
+      const int past_end = all_end * tile_kv - block.keys;
+      block.stale_keys = !clipped && past_end > 0 ? past_end : 0;
+      block.tiles = all;
+      block.k_end = static_cast<int>(sequence.k_begin) + all_end * tile_kv;
+    }
+  } else if (lane < kConsumers) {
+    plan.consumers[lane].joins = 0;
   }
-
- private:
-  // To 32 bits with room for 64 rows; what is clipped lies outside of every sequence.
-  __device__ __forceinline__ static int Clip(std::int64_t key) {
-    constexpr std::int64_t kHigh = INT32_MAX - 64;
-    return static_cast<int>(key < -64 ? -64 : key > kHigh ? kHigh : key);
-  }
-};
+  __syncwarp();
+}
 
 // Hands out work tiles to a thread block; used by one whole warp.
 class WorkSource {
@@ -131,17 +130,41 @@ class WorkSource {
   __device__ __forceinline__ std::uint32_t index() const { return index_; }
 
  private:
-  // Without a counter rounds go to and fro, so that the block with the longest tile of one gets
-  // the shortest of the next.
   __device__ __forceinline__ void Step() {
-    if (p_.counter == nullptr) {
-      ++round_;
-      index_ = round_ * gridDim.x + (round_ % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
+    if (p_.counter.word == nullptr) {
+      index_ += gridDim.x;
       return;
     }
-    unsigned taken = 0;
-    if (threadIdx.x % 32 == 0) taken = atomicAdd(p_.counter, 1u);
-    index_ = gridDim.x + __shfl_sync(0xFFFFFFFFu, taken, 0);
+    index_ = gridDim.x + Draw();
+  }
+
+  // Every block's last draw finds no more work: the draws of a launch are total().
+  __device__ __forceinline__ std::uint32_t Draw() {
+    const auto none = static_cast<unsigned long long>(p_.counter.launch) << 32;
+    unsigned long long seen = none, was = none;
+    for (;;) {
+      // The first time the word may be another launch's.
+      const unsigned long long from = seen >> 32 == p_.counter.launch ? seen : none;
+      if (threadIdx.x % 32 == 0) {
+        was = counts_ ? atomicAdd(p_.counter.word, 1ull)
+                      : atomicCAS(p_.counter.word, seen, from + 1);
+      } else {
+        was = 0;
+      }
+      __syncwarp();
+      was = static_cast<unsigned long long>(Uniform(static_cast<std::uint32_t>(was >> 32))) << 32 |
+            Uniform(static_cast<std::uint32_t>(was));
+      if (counts_ || was == seen) {
+        counts_ = true;
+        const auto drawn = static_cast<std::uint32_t>(was >> 32 == p_.counter.launch ? was : 0);
+        if (threadIdx.x % 32 == 0 && drawn + 1 == p_.schedule.total()) {
+          atomicExch(p_.counter.word, 0ull);
+        }
+        __syncwarp();
+        return drawn;
+      }
+      seen = was;
+    }
   }
 
   // The work at index_, or with varlen, where slots can be empty, the next that there is.
@@ -186,7 +209,7 @@ class WorkSource {
 
   const ForwardV3Params& p_;
   std::uint32_t index_ = 0;
-  std::uint32_t round_ = 0;
+  bool counts_ = false;  // the word is known to be this launch's
 };
 
 }  // namespace flashwok::cuda

@@ -12,16 +12,18 @@ struct ForwardV3Config {
   int stages;         // of K and of V
   int q_stages;       // 2: the next Q comes under this tile's end
   bool ping_pong;     // consumers take turns at the tensor core
-  int max_keys = 0;   // of a sequence, for which the row is meant; 0: any number
+  // Of a sequence, for which the row is meant, when all keys are seen and when some are hidden; 0:
+  // any number.
+  int max_keys = 0, max_keys_hidden = 0;
 
   constexpr int tile_q() const { return 64 * consumers; }
 };
 
 inline constexpr ForwardV3Config kForwardV3Configs[] = {
-    {64, 64, 4, 64, 4, 2, false, 2048},  // short: 256 rows leave no part of a tile empty
+    {64, 64, 4, 64, 4, 2, false, 1024, 2048},  // short: 256 rows leave no part of a tile empty
     {64, 64, 3, 128, 3, 2, false},
     {96, 96, 3, 96, 2, 2, false},
-    {128, 128, 2, 128, 2, 2, true},
+    {128, 128, 2, 128, 3, 1, true},
     {192, 128, 2, 128, 2, 1, true},
     {192, 192, 2, 96, 2, 1, true},
     {256, 256, 2, 80, 2, 1, true},
@@ -39,10 +41,12 @@ constexpr ForwardV3Config WithSoftcap(ForwardV3Config config) {
 
 // The first row that holds them. The choice looks at a sequence's keys and not at its queries, so
 // that a row of O has the same bits whichever others are asked for. -1: none does.
-constexpr int ForwardV3Row(std::int64_t head_dim, std::int64_t head_dim_v, std::int64_t keys) {
+constexpr int ForwardV3Row(std::int64_t head_dim, std::int64_t head_dim_v, std::int64_t keys,
+                           bool hides) {
   int row = 0;
   for (const ForwardV3Config& config : kForwardV3Configs) {
-    const bool meant = config.max_keys == 0 || keys <= config.max_keys;
+    const int max_keys = hides ? config.max_keys_hidden : config.max_keys;
+    const bool meant = max_keys == 0 || keys <= max_keys;
     if (meant && head_dim <= config.head_dim && head_dim_v <= config.head_dim_v) return row;
     ++row;
   }

@@ -30,7 +30,7 @@ struct alignas(1024) ForwardV3Storage {
   unsigned char v[Traits::kStages][Traits::VTile::kBytes];
   RingBarriers<Traits::kQStages> q_ring;
   RingBarriers<Traits::kStages> k_ring, v_ring;
-  WorkPlan<Traits::kConsumers> plans[2];  // of a work and of the next
+  WorkPlan<Traits::kConsumers> plans[4];  // the next work's, this one's, and one of a slower warp
   std::int64_t last_repair[Traits::kConsumerWarps];  // each warp's, or -1
 };
 
@@ -50,20 +50,26 @@ struct ForwardV3Producer {
     return p.base.cu_seqlens_q ? 0 : work.batch;
   }
 
-  // The plan of a work and its Q, or that there is no more.
-  __device__ __forceinline__ void LoadQueries(const PlanDraft& draft) {
+  // Of the work whose Q is loaded next, and of the one behind it.
+  __device__ __forceinline__ BlockPlan& Plan() const { return storage.plans[q.count % 4].block; }
+  __device__ __forceinline__ void PlanNext(WorkSource& source, std::uint32_t number) {
+    const WorkItem work = number == 0 ? source.First() : source.Next();
+    MakePlan(p, work, source.index(), Traits::kTileKV,
+             number == 0 ? nullptr : &storage.plans[(number - 1) % 4], storage.plans[number % 4]);
+  }
+
+  // A work's Q, or word that there is no more.
+  __device__ __forceinline__ void LoadQueries() {
     storage.q_ring.WaitEmpty(q);
-    draft.Write(storage.plans[q.count % 2], storage.plans[q.count % 2 ^ 1], q.count > 0);
-    __syncwarp();
     if (Talks()) {
       ptx::Mbarrier& full = storage.q_ring.full[q.stage()];
-      const WorkItem& work = draft.block.work;
-      if (work.valid()) {
+      const BlockPlan& plan = Plan();
+      if (plan.work.valid()) {
         ptx::MbarrierArriveExpect(&full, Traits::kConsumers * Traits::QTile::kBytes);
 #pragma unroll 1
         for (int c = 0; c < Traits::kConsumers; ++c) {
-          LoadTile<typename Traits::QTile>(storage.q[q.stage()][c], p.q, full,
-                                           draft.block.q_row + 64 * c, work.head, Batch(work));
+          LoadTile<typename Traits::QTile>(storage.q[q.stage()][c], p.q, full, plan.q_row + 64 * c,
+                                           plan.work.head, Batch(plan.work));
         }
       } else {
         ptx::MbarrierArrive(&full);
@@ -87,35 +93,33 @@ struct ForwardV3Producer {
     __syncwarp();
   }
 
-  // K and V of each work from the right. The first K goes ahead of Q, whose place may be free late.
+  // K and V of each work from the right. The first K goes ahead of Q, whose place may be free late;
+  // the next work is planned when all stages are under way.
   __device__ __forceinline__ void Run() {
     WorkSource source(p);
-    const auto plan = [&](const WorkItem& work) {
-      return PlanDraft(p, work, source.index(), Traits::kConsumers, Traits::kTileKV);
-    };
-    PlanDraft draft = plan(source.First());
-    while (draft.block.work.valid()) {
-      const int head = draft.block.work.head / static_cast<int>(p.base.group);
-      const int batch = Batch(draft.block.work);
-      const int tiles = draft.tiles;
-      int row = draft.k_end;
+    std::uint32_t planned = 0;
+    PlanNext(source, planned++);
+    while (Plan().work.valid()) {
+      const int head = Plan().work.head / static_cast<int>(p.base.group);
+      const int batch = Batch(Plan().work);
+      const int tiles = Plan().tiles;
+      int row = Plan().k_end;
       if (tiles == 0) {
-        LoadQueries(draft);
-        draft = plan(source.Next());
+        LoadQueries();
+        PlanNext(source, planned++);
       }
 #pragma unroll 1
-      for (int n = 0; n < tiles; ++n) {
+      for (int n = 1; n <= tiles; ++n) {
         row -= Traits::kTileKV;
         Load<typename Traits::KTile>(storage.k_ring, storage.k, p.k, row, head, batch);
-        if (n == 0) LoadQueries(draft);
+        if (n == 1) LoadQueries();
         Load<typename Traits::VTile>(storage.v_ring, storage.v, p.v, row, head, batch);
         kv.Next();
-        // The next work is planned when all stages are under way.
-        const bool full = n + 1 == Traits::kStages || (n + 1 < Traits::kStages && n + 1 == tiles);
-        if (full) draft = plan(source.Next());
+        const int last_free = tiles < Traits::kStages ? tiles : Traits::kStages;
+        if (n == last_free) PlanNext(source, planned++);
       }
     }
-    LoadQueries(draft);
+    LoadQueries();
   }
 };
 
@@ -145,7 +149,7 @@ struct ForwardV3Consumer {
       : p(params), storage(shared), consumer(number) {}
 
   __device__ __forceinline__ const Plan& PlanOf(const Ring<Traits::kQStages>& at) const {
-    return storage.plans[at.count % 2];
+    return storage.plans[at.count % 4];
   }
   __device__ __forceinline__ const RowsPlan& Rows(const Ring<Traits::kQStages>& at) const {
     return PlanOf(at).consumers[consumer];
@@ -249,9 +253,12 @@ struct ForwardV3Consumer {
   // Where O is stored from Q's place, the storing thread gives it back late, when the copy engine
   // has read it.
   __device__ __forceinline__ void Settle() {
-    if (!kStaged || threadIdx.x % 128 != 0 || q.count == 0) return;
-    ptx::TmaStoreWaitRead<0>();
-    ptx::MbarrierArrive(&storage.q_ring.empty[q.Before().stage()]);
+    if (!kStaged || q.count == 0) return;
+    if (threadIdx.x % 128 == 0) {
+      ptx::TmaStoreWaitRead<0>();
+      ptx::MbarrierArrive(&storage.q_ring.empty[q.Before().stage()]);
+    }
+    __syncwarp();
   }
 
   __device__ __forceinline__ Softmax Fresh() const {
@@ -317,6 +324,7 @@ __device__ __forceinline__ auto ForwardV3Consumer<Traits>::Close(Softmax& softma
       if (may_repair) RepairOf(plan).lse[FragmentRow() + 8 * r] = softmax.Lse(r);
     }
   }
+  __syncwarp();
   return {softmax.Inverse(0), softmax.Inverse(1)};
 }
 
@@ -356,10 +364,9 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const Factor
                        p.base.cu_seqlens_q ? 0 : work.batch);
     }
   }
-  if (kStaged) {
-    __syncwarp();
-    if (threadIdx.x % 128 >= 32) storage.q_ring.Release(q);
-  }
+  __syncwarp();
+  if (kStaged && WarpOfGroup() != 0) storage.q_ring.Release(q);
+  __syncwarp();
 }
 
 // The tiles that these rows see, from the right, and those of each work that follows without a gap.
