@@ -61,6 +61,7 @@ struct ForwardV3Producer {
   // A work's Q, or word that there is no more.
   __device__ __forceinline__ void LoadQueries() {
     storage.q_ring.WaitEmpty(q);
+    __syncwarp();  // no lane waits for a phase that the loads may end
     if (Talks()) {
       ptx::Mbarrier& full = storage.q_ring.full[q.stage()];
       const BlockPlan& plan = Plan();
@@ -85,6 +86,7 @@ struct ForwardV3Producer {
                                        unsigned char (&stages)[Traits::kStages][Tile::kBytes],
                                        const ptx::TensorMap& map, int row, int head, int batch) {
     ring.WaitEmpty(kv);
+    __syncwarp();
     if (Talks()) {
       ptx::Mbarrier& full = ring.full[kv.stage()];
       ptx::MbarrierArriveExpect(&full, Tile::kBytes);
