@@ -140,31 +140,20 @@ class WorkSource {
 
   // Every block's last draw finds no more work: the draws of a launch are total().
   __device__ __forceinline__ std::uint32_t Draw() {
-    const auto none = static_cast<unsigned long long>(p_.counter.launch) << 32;
-    unsigned long long seen = none, was = none;
-    for (;;) {
-      // The first time the word may be another launch's.
-      const unsigned long long from = seen >> 32 == p_.counter.launch ? seen : none;
-      if (threadIdx.x % 32 == 0) {
-        was = counts_ ? atomicAdd(p_.counter.word, 1ull)
-                      : atomicCAS(p_.counter.word, seen, from + 1);
-      } else {
-        was = 0;
+    unsigned drawn = 0;
+    if (threadIdx.x % 32 == 0) {
+      unsigned long long* word = p_.counter.word;
+      const auto none = static_cast<unsigned long long>(p_.counter.launch) << 32;
+      if (!counts_) {
+        const unsigned long long seen = atomicAdd(word, 0ull);
+        if (seen >> 32 != p_.counter.launch) (void)atomicCAS(word, seen, none);
       }
-      __syncwarp();
-      was = static_cast<unsigned long long>(Uniform(static_cast<std::uint32_t>(was >> 32))) << 32 |
-            Uniform(static_cast<std::uint32_t>(was));
-      if (counts_ || was == seen) {
-        counts_ = true;
-        const auto drawn = static_cast<std::uint32_t>(was >> 32 == p_.counter.launch ? was : 0);
-        if (threadIdx.x % 32 == 0 && drawn + 1 == p_.schedule.total()) {
-          atomicExch(p_.counter.word, 0ull);
-        }
-        __syncwarp();
-        return drawn;
-      }
-      seen = was;
+      drawn = static_cast<unsigned>(atomicAdd(word, 1ull));
+      if (drawn + 1 == p_.schedule.total()) (void)atomicExch(word, 0ull);
     }
+    __syncwarp();
+    counts_ = true;
+    return Uniform(drawn);
   }
 
   // The work at index_, or with varlen, where slots can be empty, the next that there is.

@@ -23,9 +23,11 @@ inline constexpr ForwardV3Config kForwardV3Configs[] = {
     {64, 64, 4, 64, 4, 2, false, 1024, 2048},  // short: 256 rows leave no part of a tile empty
     {64, 64, 3, 128, 3, 2, false},
     {96, 96, 3, 96, 2, 2, false},
-    {128, 128, 2, 128, 3, 1, true},
+    {128, 128, 2, 128, 3, 1, true, 1024, 1024},
+    {128, 128, 3, 80, 4, 1, false},
     {192, 128, 2, 128, 2, 1, true},
     {192, 192, 2, 96, 2, 1, true},
+    {256, 256, 2, 64, 2, 1, true, 4096, 4096},
     {256, 256, 2, 80, 2, 1, true},
 };
 inline constexpr int kForwardV3Rows = sizeof(kForwardV3Configs) / sizeof(kForwardV3Configs[0]);
