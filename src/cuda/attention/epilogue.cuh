@@ -134,15 +134,33 @@ __device__ __forceinline__ void StoreFloats(const float (&O)[kCount],
   }
 }
 
+// Each element for itself, to rows that may start anywhere.
 template <DType kType, int kCount, class Target>
 __device__ __forceinline__ void StoreElements(const float (&O)[kCount],
                                               const BlockTarget<Target>& block) {
 #pragma unroll
-  for (int n = 0; n < kCount; ++n) {
-    const int row = FragmentRow() + n % 4 / 2 * 8;
-    const int col = FragmentCol() + n / 4 * 8 + n % 2;
-    if (row < block.rows && col < block.cols) {
-      StoreElement<kType>(block.target(row), block.dtype, col, O[n]);
+  for (int r = 0; r < 2; ++r) {
+    const int row = FragmentRow() + 8 * r;
+    if (row >= block.rows) continue;
+    char* target = block.target(row);
+    const auto store = [&](auto* values, const auto& converted) {
+      values += FragmentCol();
+      const int cols = block.cols - FragmentCol();
+#pragma unroll
+      for (int n = 2 * r; n < kCount; n += 4) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int col = n / 4 * 8 + e;
+          if (col < cols) values[col] = converted(O[n + e]);
+        }
+      }
+    };
+    if (block.dtype == DType::kFloat32) {
+      store(reinterpret_cast<float*>(target), [](float value) { return value; });
+    } else {
+      store(reinterpret_cast<std::uint16_t*>(target), [](float value) {
+        return static_cast<std::uint16_t>(ptx::Pack<kType>(value, 0.0f));
+      });
     }
   }
 }

@@ -39,7 +39,7 @@ struct LazySoftmax {
     const bool grew =
         __any_sync(kAllLanes, __int_as_float(high[0]) * factor > row_max[0] + kMaxGrowth ||
                                   __int_as_float(high[1]) * factor > row_max[1] + kMaxGrowth);
-    if (grew) Raise(S);
+    if (grew) [[unlikely]] Raise(S);
     const float shift[2] = {SafeMax(row_max[0]), SafeMax(row_max[1])};
 #pragma unroll
     for (int i = 0; i < kCols / 2; ++i) {

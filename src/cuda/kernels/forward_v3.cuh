@@ -95,8 +95,9 @@ struct ForwardV3Producer {
     __syncwarp();
   }
 
-  // K and V of each work from the right. The first K goes ahead of Q, whose place may be free late;
-  // the next work is planned when all stages are under way.
+  // K and V of each work from the right. The first K goes ahead of Q, whose place may be free late.
+  // The next work is drawn when all of this one's tiles are under way: not earlier, or blocks with
+  // much to do would keep work from the others.
   __device__ __forceinline__ void Run() {
     WorkSource source(p);
     std::uint32_t planned = 0;
@@ -106,10 +107,7 @@ struct ForwardV3Producer {
       const int batch = Batch(Plan().work);
       const int tiles = Plan().tiles;
       int row = Plan().k_end;
-      if (tiles == 0) {
-        LoadQueries();
-        PlanNext(source, planned++);
-      }
+      if (tiles == 0) LoadQueries();
 #pragma unroll 1
       for (int n = 1; n <= tiles; ++n) {
         row -= Traits::kTileKV;
@@ -117,9 +115,8 @@ struct ForwardV3Producer {
         if (n == 1) LoadQueries();
         Load<typename Traits::VTile>(storage.v_ring, storage.v, p.v, row, head, batch);
         kv.Next();
-        const int last_free = tiles < Traits::kStages ? tiles : Traits::kStages;
-        if (n == last_free) PlanNext(source, planned++);
       }
+      PlanNext(source, planned++);
     }
     LoadQueries();
   }
