@@ -17,7 +17,8 @@ namespace {
 
 template <DType kType, int kHeadDim, bool kPlain>
 void RunTraits(const cuda::ForwardParams& params, const emulator::Options& options) {
-  using Traits = cuda::ForwardV2Traits<kType, kHeadDim, kPlain>;
+  using Traits =
+      cuda::ForwardV2Traits<kType, cuda::ForwardV2ConfigFor(kHeadDim, kPlain), kPlain>;
   const cuda::Schedule schedule = cuda::MakeQTileSchedule(params, Traits::kTileQ);
   emulator::Launch(
       schedule.total() * static_cast<unsigned>(params.num_splits), Traits::kThreads,

@@ -18,16 +18,15 @@ FLASHWOK_HOST_DEVICE inline std::int64_t PartialRow(const ForwardParams& params,
   const std::int64_t head = params.cu_seqlens_q ? h : b * params.num_heads + h;
   return head * params.total_q + q_begin + i;
 }
-// O /= l once, at the end; returns the rows' lse. Sums the lanes' parts of l.
+// O /= l once, at the end; returns the rows' lse.
 template <int kCount>
-__device__ __forceinline__ void Finalize(const RowState& state, float (&O)[kCount],
-                                         float (&lse)[2]) {
+__device__ __forceinline__ void Finalize(const float (&row_max)[2], const float (&row_sum)[2],
+                                         float (&O)[kCount], float (&lse)[2]) {
   float inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float row_sum = QuadSum(state.row_sum[r]);
-    inverse[r] = row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
-    lse[r] = LogSumExp(state.row_max[r], row_sum);
+    inverse[r] = row_sum[r] == 0.0f ? 0.0f : 1.0f / row_sum[r];
+    lse[r] = LogSumExp(row_max[r], row_sum[r]);
   }
 #pragma unroll
   for (int n = 0; n < kCount; ++n) O[n] *= inverse[n % 4 / 2];
@@ -44,9 +43,14 @@ __device__ __forceinline__ void StoreElement(char* row, DType dtype, std::int64_
   }
 }
 
+// Of the columns in blocks of 8 the warp has all; n is the n-th.
+struct AllColumns {
+  __device__ __forceinline__ static int Block(int n) { return n; }
+};
+
 // The rows of one block of 16 in global memory: target(row) is the address of one; of the block's
-// 16 the first `rows` exist.
-template <class Target>
+// 16 the first `rows` exist. The warp has the Columns of them.
+template <class Target, class Columns = AllColumns>
 struct BlockTarget {
   Target target;
   DType dtype;
@@ -56,9 +60,9 @@ struct BlockTarget {
 };
 
 // 16 bytes a lane, by way of rows [row0, row0 + 16) of a tile that the warp has to itself.
-template <DType kType, class Tile, int kCount, class Target>
+template <DType kType, class Tile, int kCount, class Target, class Columns>
 __device__ __forceinline__ void StoreChunks(const Tile& tile, int row0, const float (&O)[kCount],
-                                            const BlockTarget<Target>& block) {
+                                            const BlockTarget<Target, Columns>& block) {
   const int lane = LaneIndex();
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
@@ -66,15 +70,15 @@ __device__ __forceinline__ void StoreChunks(const Tile& tile, int row0, const fl
     for (int r = 0; r < 2; ++r) {
       const std::uint32_t pair = ptx::Pack<kType>(O[4 * n + 2 * r], O[4 * n + 2 * r + 1]);
       ptx::StoreShared(
-          tile.At(row0 + FragmentRow() + 8 * r, n) + static_cast<std::uint32_t>(lane % 4 * 4),
+          tile.At(row0 + FragmentRow() + 8 * r, Columns::Block(n)) + static_cast<std::uint32_t>(lane % 4 * 4),
           pair);
     }
   }
   __syncwarp();
 #pragma unroll
-  for (int i = 0; i < 16 * Tile::kChunks; i += 32) {
-    const int row = (i + lane) / Tile::kChunks;
-    const int chunk = (i + lane) % Tile::kChunks;
+  for (int i = 0; i < 4 * kCount; i += 32) {
+    const int row = (i + lane) / (kCount / 4);
+    const int chunk = Columns::Block((i + lane) % (kCount / 4));
     if (row < block.rows && chunk * 8 < block.cols) {
       *reinterpret_cast<uint4*>(block.target(row) + chunk * 16) =
           ptx::LoadShared16(tile.At(row0 + row, chunk));
@@ -83,9 +87,9 @@ __device__ __forceinline__ void StoreChunks(const Tile& tile, int row0, const fl
 }
 
 // Two floats a lane and step: 32 bytes in a row for a quad.
-template <int kCount, class Target>
+template <int kCount, class Target, class Columns>
 __device__ __forceinline__ void StoreFloats(const float (&O)[kCount],
-                                            const BlockTarget<Target>& block) {
+                                            const BlockTarget<Target, Columns>& block) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = FragmentRow() + 8 * r;
@@ -93,20 +97,21 @@ __device__ __forceinline__ void StoreFloats(const float (&O)[kCount],
     auto* values = reinterpret_cast<float*>(block.target(row)) + FragmentCol();
 #pragma unroll
     for (int n = 0; n < kCount / 4; ++n) {
-      if (8 * n + FragmentCol() < block.cols) {
-        *reinterpret_cast<float2*>(values + 8 * n) = float2{O[4 * n + 2 * r], O[4 * n + 2 * r + 1]};
+      const int col = 8 * Columns::Block(n);
+      if (col + FragmentCol() < block.cols) {
+        *reinterpret_cast<float2*>(values + col) = float2{O[4 * n + 2 * r], O[4 * n + 2 * r + 1]};
       }
     }
   }
 }
 
-template <DType kType, int kCount, class Target>
+template <DType kType, int kCount, class Target, class Columns>
 __device__ __forceinline__ void StoreElements(const float (&O)[kCount],
-                                              const BlockTarget<Target>& block) {
+                                              const BlockTarget<Target, Columns>& block) {
 #pragma unroll
   for (int n = 0; n < kCount; ++n) {
     const int row = FragmentRow() + n % 4 / 2 * 8;
-    const int col = FragmentCol() + n / 4 * 8 + n % 2;
+    const int col = FragmentCol() + Columns::Block(n / 4) * 8 + n % 2;
     if (row < block.rows && col < block.cols) {
       StoreElement<kType>(block.target(row), block.dtype, col, O[n]);
     }
@@ -114,9 +119,9 @@ __device__ __forceinline__ void StoreElements(const float (&O)[kCount],
 }
 
 // O of 16 rows, divided by l, to global memory.
-template <DType kType, class Tile, int kCount, class Target>
+template <DType kType, class Tile, int kCount, class Target, class Columns>
 __device__ __forceinline__ void StoreBlock(const Tile& tile, int row0, const float (&O)[kCount],
-                                           const BlockTarget<Target>& block) {
+                                           const BlockTarget<Target, Columns>& block) {
   if (!block.aligned) {
     StoreElements<kType>(O, block);
   } else if (block.dtype == DType::kFloat32) {

@@ -73,47 +73,43 @@ inline constexpr float kMaxGrowth = 8.0f;
 
 // Whether a score is that far above its row's maximum, in any row of the warp; or all are below 0
 // and might be. A float's bits order like an integer where it is positive: three at a time.
-template <int kCount>
-__device__ __forceinline__ bool MayGrow(float factor, const float (&S)[kCount],
-                                        const RowState& state) {
+template <int kBlocks, int kCount>
+__device__ __forceinline__ bool MayGrow(float factor, const float (&S)[kBlocks][kCount],
+                                        const RowState (&state)[kBlocks]) {
   bool grown = false;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    int max = 0;
+  for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
-    for (int n = 2 * r; n < kCount; n += 4) {
-      max = ptx::Max3(max, __float_as_int(S[n]), __float_as_int(S[n + 1]));
+    for (int r = 0; r < 2; ++r) {
+      int max = 0;
+#pragma unroll
+      for (int n = 2 * r; n < kCount; n += 4) {
+        max = ptx::Max3(max, __float_as_int(S[m][n]), __float_as_int(S[m][n + 1]));
+      }
+      grown |= factor * __int_as_float(max) > state[m].row_max[r] + kMaxGrowth;
     }
-    grown = grown || factor * __int_as_float(max) > state.row_max[r] + kMaxGrowth;
   }
   return __any_sync(kAllLanes, grown);
 }
 
-// One tile's step (FA2 Algorithm 1, lines 9 and 10): m, S -> P, l. True, in all lanes, when old O
-// is to be multiplied by alpha. `factor` > 0. What becomes of a row does not depend on the others.
-template <int kCount>
-__device__ __forceinline__ bool OnlineSoftmax(float factor, float (&S)[kCount], RowState& state,
-                                              float (&alpha)[2]) {
-  const bool grown = MayGrow(factor, S, state);
-  if (grown) {
-    float max[2];
-    RowMax(S, max);
+// Raises m of the rows whose largest score here, in units of log2, is that far above it; old O and
+// l are to be multiplied by alpha. What becomes of a row does not depend on the others.
+__device__ __forceinline__ void Raise(const float (&max)[2], RowState& state, float (&alpha)[2]) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float old = state.row_max[r];
-      const float here = factor * max[r];
-      state.row_max[r] = here > old + kMaxGrowth ? here : old;
-      alpha[r] = ptx::Exp2(old - SafeMax(state.row_max[r]));
-      state.row_sum[r] *= alpha[r];
-    }
+  for (int r = 0; r < 2; ++r) {
+    const float old = state.row_max[r];
+    state.row_max[r] = max[r] > old + kMaxGrowth ? max[r] : old;
+    alpha[r] = ptx::Exp2(old - SafeMax(state.row_max[r]));
+    state.row_sum[r] *= alpha[r];
   }
-  float max[2], sum[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) max[r] = SafeMax(state.row_max[r]);
+}
+
+// S -> P against m; returns what this lane's columns add to l.
+template <int kCount>
+__device__ __forceinline__ void Exponentials(float factor, const RowState& state,
+                                             float (&S)[kCount], float (&sum)[2]) {
+  const float max[2] = {SafeMax(state.row_max[0]), SafeMax(state.row_max[1])};
   Exp2Rows(factor, max, S, sum);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) state.row_sum[r] += sum[r];
-  return grown;
 }
 
 // O *= alpha.
@@ -121,6 +117,32 @@ template <int kCount>
 __device__ __forceinline__ void Rescale(const float (&alpha)[2], float (&O)[kCount]) {
 #pragma unroll
   for (int n = 0; n < kCount; ++n) O[n] *= alpha[n % 4 / 2];
+}
+
+// One tile's step (FA2 Algorithm 1, lines 9 and 10): m, S -> P, l; old O is rescaled where m is
+// raised. `factor` > 0.
+template <int kBlocks, int kCount, int kCols>
+__device__ __forceinline__ void OnlineSoftmax(float factor, float (&S)[kBlocks][kCount],
+                                              RowState (&state)[kBlocks],
+                                              float (&O)[kBlocks][kCols]) {
+  if (MayGrow(factor, S, state)) {
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+      float max[2], alpha[2];
+      RowMax(S[m], max);
+#pragma unroll
+      for (float& row : max) row *= factor;
+      Raise(max, state[m], alpha);
+      Rescale(alpha, O[m]);
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kBlocks; ++m) {
+    float sum[2];
+    Exponentials(factor, state[m], S[m], sum);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) state[m].row_sum[r] += sum[r];
+  }
 }
 
 // lse of a row, natural log.

@@ -35,6 +35,26 @@ class TileCopy {
     });
   }
 
+  // What is to do of Strided in step `step` of kSteps.
+  template <int kSteps, bool kAllOrNone>
+  __device__ __forceinline__ void Step(const Tile& tile, int step, int rows, int cols,
+                                       const char* base, unsigned begin,
+                                       std::int64_t stride) const {
+    constexpr int kSpans = Tile::kChunks / Tile::kSpan;
+    constexpr int kCopies = Tile::kRows / kStep * kSpans;
+    const char* source = base + (begin + static_cast<unsigned>(row_)) * stride;
+#pragma unroll
+    for (int n = 0; n < kCopies; ++n) {
+      if (n < step * kCopies / kSteps || n >= (step + 1) * kCopies / kSteps) continue;
+      const int row = n / kSpans * kStep;
+      const int chunk = n % kSpans * Tile::kSpan;
+      ptx::CopyAsync16(
+          tile.address + offset_ + static_cast<std::uint32_t>(row * Tile::kRowBytes + chunk * 16),
+          source + row * stride + (chunk_ + chunk) * 16,
+          (kAllOrNone ? rows > 0 : row_ + row < rows) && (chunk_ + chunk) * 8 < cols);
+    }
+  }
+
   // source(row) is the address of a row; rows from `rows` on are only asked for their address.
   template <class Source>
   __device__ __forceinline__ void Chunks(const Tile& tile, int rows, int cols,
