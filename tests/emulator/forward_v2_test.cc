@@ -15,15 +15,19 @@
 namespace flashwok::test {
 namespace {
 
-template <DType kType, int kHeadDim, bool kPlain>
-void RunTraits(const cuda::ForwardParams& params, const emulator::Options& options) {
-  using Traits =
-      cuda::ForwardV2Traits<kType, cuda::ForwardV2ConfigFor(kHeadDim, kPlain), kPlain>;
+template <DType kType, cuda::ForwardV2Config kConfig, bool kPlain>
+void RunConfig(const cuda::ForwardParams& params, const emulator::Options& options) {
+  using Traits = cuda::ForwardV2Traits<kType, kConfig, kPlain>;
   const cuda::Schedule schedule = cuda::MakeQTileSchedule(params, Traits::kTileQ);
   emulator::Launch(
       schedule.total() * static_cast<unsigned>(params.num_splits), Traits::kThreads,
       sizeof(cuda::ForwardV2Storage<Traits>),
       [&] { cuda::ForwardV2<Traits>::Run(params, schedule); }, options);
+}
+
+template <DType kType, int kHeadDim, bool kPlain>
+void RunTraits(const cuda::ForwardParams& params, const emulator::Options& options) {
+  RunConfig<kType, cuda::ForwardV2ConfigFor(kHeadDim, kPlain), kPlain>(params, options);
 }
 
 template <DType kType, bool kPlain>
@@ -214,6 +218,45 @@ TEST(ForwardV2, RowsAreIndependent) {
       EXPECT_EQ(before[i], after[i]) << i;
     }
   }
+}
+
+template <cuda::ForwardV2Config kConfig>
+void CheckConfig() {
+  for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
+    for (const int window : {-1, 90}) {
+      ProblemData data({.name = "config",
+                        .dtype = DType::kBFloat16,
+                        .batch = 1,
+                        .seqlen_q = 150,
+                        .seqlen_k = 420,
+                        .num_heads = 1,
+                        .head_dim = kConfig.head_dim,
+                        .causal = causal,
+                        .window_left = window,
+                        .magnitude = 3.0,
+                        .backward = false});
+      const flashwok::Layout layout(data.problem);
+      const cuda::ForwardParams params = cuda::MakeForwardParams(layout, data.output);
+      CheckForward(data, [&](const emulator::Options& options) {
+        RunConfig<DType::kBFloat16, kConfig, true>(params, options);
+      });
+    }
+  }
+}
+
+// Every way of a configuration, whether the table has it or not.
+TEST(ForwardV2, Configurations) {
+  using cuda::Pace;
+  CheckConfig<{64, 64, 64, 2, 2, 1, 1}>();
+  CheckConfig<{64, 64, 64, 3, 2, 1, 1, Pace::kItem, true}>();
+  CheckConfig<{64, 128, 64, 4, 4, 1, 1, Pace::kPair}>();
+  CheckConfig<{64, 128, 64, 4, 4, 1, 1, Pace::kPair, true}>();
+  CheckConfig<{64, 128, 128, 4, 4, 1, 1, Pace::kDrift}>();
+  CheckConfig<{64, 128, 64, 5, 4, 1, 1, Pace::kDrift, true}>();
+  CheckConfig<{192, 64, 64, 2, 4, 2, 1}>();
+  CheckConfig<{256, 128, 64, 4, 8, 2, 1, Pace::kItem, true}>();
+  CheckConfig<{256, 128, 64, 4, 8, 2, 1, Pace::kPair}>();
+  CheckConfig<{256, 128, 64, 4, 8, 2, 1, Pace::kDrift}>();
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ForwardV2Test, ::testing::ValuesIn(HalfCases()),

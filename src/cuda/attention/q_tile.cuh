@@ -112,7 +112,7 @@ __device__ inline void PlanWalk(const ForwardParams& params, int tile_kv, QTile&
       VisitedTiles(sequence.mask, tile.row_begin, tile.row_begin + tile.rows, tile_kv);
   if (params.num_splits > 1) range = PieceOf(range, params.chunk / tile_kv, tile.split);
   tile.walk = TileWalk::Make(range);
-  tile.head_kv = tile.head / params.group;
+  tile.head_kv = static_cast<std::uint32_t>(tile.head) / static_cast<std::uint32_t>(params.group);
   tile.k = params.k.Row(tile.batch, sequence.k_begin, tile.head_kv);
   tile.v = params.v.Row(tile.batch, sequence.k_begin, tile.head_kv);
 }
@@ -122,12 +122,13 @@ __device__ inline QTile FindQTile(const ForwardParams& params, const Schedule& s
                                   int tile_kv) {
   QTile tile;
   const auto splits = static_cast<std::uint32_t>(params.num_splits);
-  const Schedule::Place place = schedule.At(blockIdx.x / splits);
-  tile.split = static_cast<int>(blockIdx.x % splits);
-  std::int64_t index = place.q_tile;
+  const std::uint32_t index = splits == 1 ? blockIdx.x : blockIdx.x / splits;
+  const Schedule::Place place = schedule.At(index);
+  tile.split = static_cast<int>(blockIdx.x - index * splits);
+  std::int64_t q_tile = place.q_tile;
   if (params.cu_seqlens_q) {
     tile.head = place.head;
-    tile.batch = FindSequence(params, tile_q, index);
+    tile.batch = FindSequence(params, tile_q, q_tile);
     if (tile.batch < 0) return tile;
   } else {
     const auto num_heads = static_cast<std::uint32_t>(params.num_heads);
@@ -135,7 +136,7 @@ __device__ inline QTile FindQTile(const ForwardParams& params, const Schedule& s
     tile.batch = place.head / num_heads;
   }
   tile.sequence = params.At(tile.batch);
-  tile.row_begin = index * tile_q;
+  tile.row_begin = q_tile * tile_q;
   tile.rows =
       static_cast<int>(std::min<std::int64_t>(tile.sequence.seqlen_q - tile.row_begin, tile_q));
   tile.exists = true;

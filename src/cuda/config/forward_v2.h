@@ -25,12 +25,12 @@ struct ForwardV2Config {
 // for S; at 192 and 256 O is too wide and a warp has 16. Stages: as many as leave room for
 // `blocks` in the 163 KiB of an sm_80.
 inline constexpr ForwardV2Config kForwardV2Plain[] = {
-    {32, 128, 64, 4, 4, 1, 3, Pace::kPair, true},
-    {64, 128, 64, 4, 4, 1, 3, Pace::kPair},
-    {96, 128, 64, 4, 4, 1, 2, Pace::kDrift},
-    {128, 128, 64, 3, 4, 1, 2, Pace::kItem, true},
-    {192, 128, 64, 4, 8, 2, 1},
-    {256, 128, 64, 3, 8, 2, 1},
+    {32, 128, 64, 4, 4, 1, 3},
+    {64, 128, 64, 4, 4, 1, 3},
+    {96, 128, 64, 4, 4, 1, 2},
+    {128, 128, 64, 3, 4, 1, 2},
+    {192, 128, 64, 4, 8, 1, 1},
+    {256, 128, 64, 3, 8, 1, 1},
 };
 // The same, where the score stage needs registers too.
 inline constexpr ForwardV2Config kForwardV2Full[] = {

@@ -521,9 +521,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kResident)
 }
 
 template <class Traits>
-cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
-  if (params.batch == 0 || params.total_q == 0) return cudaSuccess;
-  Schedule schedule = MakeQTileSchedule(params, Traits::kTileQ);
+cudaError_t LaunchForwardV2(const ForwardParams& params, Schedule schedule, cudaStream_t stream) {
   const std::uint32_t blocks = schedule.total() * static_cast<std::uint32_t>(params.num_splits);
   if (blocks == 0) return cudaErrorInvalidConfiguration;
   const auto* kernel = reinterpret_cast<const void*>(&ForwardV2Kernel<Traits>);
@@ -534,6 +532,12 @@ cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
   ForwardParams copy = params;
   void* arguments[] = {&copy, &schedule};
   return cudaLaunchKernel(kernel, dim3(blocks), dim3(Traits::kThreads), arguments, kBytes, stream);
+}
+
+template <class Traits>
+cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
+  if (params.batch == 0 || params.total_q == 0) return cudaSuccess;
+  return LaunchForwardV2<Traits>(params, MakeQTileSchedule(params, Traits::kTileQ), stream);
 }
 
 // For what it needs see instances/forward_v2.h.
