@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "cuda/driver.h"
@@ -45,24 +46,19 @@ constexpr Candidate Make(const char* name) {
 }
 
 const Candidate kCandidates[] = {
-    Make<ForwardV3Config{64, 64, 3, 128, 2, 2, false}>("3x128"),
     Make<ForwardV3Config{64, 64, 3, 128, 3, 2, false}>("3x128 s3"),
-    Make<ForwardV3Config{64, 64, 3, 112, 2, 2, false}>("3x112"),
-    Make<ForwardV3Config{64, 64, 3, 96, 3, 2, false}>("3x96 s3"),
+    Make<ForwardV3Config{64, 64, 3, 128, 3, 2, true}>("3x128 s3 pp"),
     Make<ForwardV3Config{64, 64, 4, 64, 4, 2, false}>("4x64 s4"),
-    Make<ForwardV3Config{64, 64, 2, 128, 2, 2, true}>("2x128 pp"),
-    Make<ForwardV3Config{64, 64, 2, 176, 2, 2, true}>("2x176 pp"),
+    Make<ForwardV3Config{64, 64, 4, 64, 4, 2, true}>("4x64 s4 pp"),
+    Make<ForwardV3Config{64, 64, 2, 128, 3, 2, true}>("2x128 s3 pp"),
     Make<ForwardV3Config{128, 128, 2, 128, 2, 2, true}>("2x128 pp"),
+    Make<ForwardV3Config{128, 128, 2, 128, 3, 1, true}>("2x128 s3 q1 pp"),
     Make<ForwardV3Config{128, 128, 2, 128, 2, 2, false}>("2x128"),
     Make<ForwardV3Config{128, 128, 3, 80, 2, 2, false}>("3x80"),
-    Make<ForwardV3Config{128, 128, 3, 64, 2, 2, false}>("3x64"),
-    Make<ForwardV3Config{128, 128, 2, 176, 2, 1, true}>("2x176 q1 pp"),
     Make<ForwardV3Config{128, 128, 2, 160, 2, 1, true}>("2x160 q1 pp"),
-    Make<ForwardV3Config{128, 128, 2, 144, 2, 2, true}>("2x144 pp"),
+    Make<ForwardV3Config{128, 128, 2, 176, 2, 1, true}>("2x176 q1 pp"),
     Make<ForwardV3Config{256, 256, 2, 80, 2, 1, true}>("2x80 q1 pp"),
-    Make<ForwardV3Config{256, 256, 2, 80, 2, 1, false}>("2x80 q1"),
     Make<ForwardV3Config{256, 256, 2, 64, 2, 1, true}>("2x64 q1 pp"),
-    Make<ForwardV3Config{256, 256, 2, 64, 2, 1, false}>("2x64 q1"),
 };
 
 struct Buffers {
@@ -96,7 +92,8 @@ Tensor View(std::uint16_t* data, std::int64_t seqlen, std::int64_t head_dim) {
 
 class Run {
  public:
-  Run(const Candidate& candidate, const Buffers& buffers, std::int64_t seqlen, bool causal)
+  Run(const Candidate& candidate, const Buffers& buffers, std::int64_t seqlen, bool causal,
+      bool counted)
       : candidate_(candidate), scratch_(buffers.scratch) {
     const int d = candidate.config.head_dim;
     Problem problem;
@@ -113,6 +110,7 @@ class Run {
       std::fprintf(stderr, "%s\n", status.message().c_str());
       std::exit(1);
     }
+    if (counted) params_.counter = reinterpret_cast<unsigned*>(scratch_);
     Require(cudaDeviceGetAttribute(&blocks_, cudaDevAttrMultiProcessorCount, 0), "attribute");
     blocks_ = std::min(blocks_, static_cast<int>(params_.schedule.total()));
   }
@@ -167,17 +165,20 @@ float Difference(const std::vector<float>& a, const std::vector<float>& b) {
 
 void Compare(const Buffers& buffers, int head_dim, std::int64_t seqlen, bool causal) {
   std::vector<Run> runs;
-  std::vector<const char*> names;
+  std::vector<std::string> names;
   for (const Candidate& candidate : kCandidates) {
     if (candidate.config.head_dim != head_dim) continue;
-    runs.emplace_back(candidate, buffers, seqlen, causal);
+    runs.emplace_back(candidate, buffers, seqlen, causal, false);
     names.push_back(candidate.name);
+    if (!causal) continue;
+    runs.emplace_back(candidate, buffers, seqlen, causal, true);
+    names.push_back("counted");
   }
   std::vector<float> first, worst(runs.size());
   for (std::size_t n = 0; n < runs.size(); ++n) {
     Require(cudaMemset(buffers.o, 0xFF, 2 * Buffers::kElements), "cudaMemset");
     runs[n].Once();
-    Require(cudaDeviceSynchronize(), names[n]);
+    Require(cudaDeviceSynchronize(), names[n].c_str());
     const std::vector<float> sample = Sample(buffers);
     if (n == 0) first = sample;
     worst[n] = Difference(first, sample);
@@ -192,7 +193,7 @@ void Compare(const Buffers& buffers, int head_dim, std::int64_t seqlen, bool cau
               static_cast<long long>(seqlen));
   for (std::size_t n = 0; n < runs.size(); ++n) {
     std::nth_element(times[n].begin(), times[n].begin() + kRounds / 2, times[n].end());
-    std::printf("  %s %.0f", names[n], flops / times[n][kRounds / 2] * 1e-9);
+    std::printf("  %s %.0f", names[n].c_str(), flops / times[n][kRounds / 2] * 1e-9);
     if (!(worst[n] < 0.02f)) std::printf(" (off by %g)", static_cast<double>(worst[n]));
   }
   std::printf("\n");

@@ -89,6 +89,9 @@ std::string ForwardV3Objection(const Layout& layout) {
   if (WorkTiles(layout, ForwardV3ConfigOf(layout)) >= Schedule::kMaxTotal) {
     return "q: more than 2^31 work tiles";
   }
+  constexpr std::int64_t kMaxRows = INT32_MAX - 512;  // the last tile's end is a 32-bit number too
+  if (layout.total_q > kMaxRows) return "q: more than 2^31 - 513 rows";
+  if (layout.total_k > kMaxRows) return "k: more than 2^31 - 513 rows";
   return {};
 }
 
@@ -112,10 +115,8 @@ Status MakeForwardV3Params(const Layout& layout, const ForwardV3Config& config,
   params->base = MakeForwardParams(layout, output);
   params->tile_q = config.tile_q();
   if (ForwardV3Hides(problem)) {
-    auto* counters = static_cast<unsigned*>(scratch);
-    params->counter = counters;
-    params->repairs.count = counters + 1;
-    params->repairs.list =
+    if (varlen || problem.seqused_k.present()) params->counter = static_cast<unsigned*>(scratch);
+    params->repairs =
         reinterpret_cast<RepairEntry*>(static_cast<char*>(scratch) + kForwardV3Cleared);
   }
   params->bulk_store =

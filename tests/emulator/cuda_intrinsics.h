@@ -65,6 +65,11 @@ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
   return flashwok::emulator::ShuffleValue(Shuffle::kXor, mask, value, lane_mask, width);
 }
 
+inline unsigned __reduce_or_sync(unsigned mask, unsigned value) {
+  for (int step = 1; step < 32; step *= 2) value |= __shfl_xor_sync(mask, value, step);
+  return value;
+}
+
 // Atomics: one fiber runs at a time. Others get a turn first.
 template <class T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {

@@ -86,6 +86,40 @@ __device__ __forceinline__ void StoreChunks(const Tile& tile, int row0, const fl
   }
 }
 
+// The same from registers alone: the lanes of a quad exchange what they hold of four column blocks,
+// so that each has 16 bytes of one.
+template <DType kType, int kCount, class Target>
+__device__ __forceinline__ void StoreQuads(const float (&O)[kCount],
+                                           const BlockTarget<Target>& block) {
+  const int lane = LaneIndex() % 4;
+  const auto exchange = [&](std::uint32_t& a, std::uint32_t& b, int step) {
+    const bool high = (lane & step) != 0;
+    const std::uint32_t got = __shfl_xor_sync(kAllLanes, high ? a : b, step);
+    (high ? a : b) = got;
+  };
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = FragmentRow() + 8 * r;
+    char* target = row < block.rows ? block.target(row) : nullptr;
+#pragma unroll
+    for (int n = 0; n < kCount / 4; n += 4) {
+      std::uint32_t part[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        part[i] = ptx::Pack<kType>(O[4 * (n + i) + 2 * r], O[4 * (n + i) + 2 * r + 1]);
+      }
+      exchange(part[0], part[1], 1);
+      exchange(part[2], part[3], 1);
+      exchange(part[0], part[2], 2);
+      exchange(part[1], part[3], 2);
+      const int chunk = n + lane;
+      if (target != nullptr && chunk * 8 < block.cols) {
+        *reinterpret_cast<uint4*>(target + chunk * 16) = uint4{part[0], part[1], part[2], part[3]};
+      }
+    }
+  }
+}
+
 // Two floats a lane and step: 32 bytes in a row for a quad.
 template <int kCount, class Target, class Columns>
 __device__ __forceinline__ void StoreFloats(const float (&O)[kCount],

@@ -7,26 +7,22 @@
 
 namespace flashwok::cuda {
 
-// Rows to be computed again, as attention/repair_list.cuh keeps them.
+// Of 16 rows, those to be computed again (attention/repair_list.cuh).
 struct RepairEntry {
   WorkItem work;
-  std::int32_t first_row;  // of 16
+  std::int32_t first_row;
   std::uint32_t rows;      // a bit for each that is meant
-  std::int32_t before;     // the warp's entry before this one, or -1
+  std::int64_t before;     // the warp's entry before this one, or -1
   float lse[16];
-};
-struct RepairList {
-  unsigned* count = nullptr;  // starts from 0
-  RepairEntry* list = nullptr;
 };
 
 struct ForwardV3Params {
   ForwardParams base;
   Schedule schedule;
-  // Work tiles handed out beyond the first of each thread block, starting from 0; null: every block
-  // takes each gridDim.x-th tile.
+  // Work tiles handed out beyond the first of each thread block, starting from 0; null: the blocks
+  // take one of every gridDim.x tiles.
   unsigned* counter = nullptr;
-  RepairList repairs;  // absent when no key within the tensors is hidden
+  RepairEntry* repairs = nullptr;  // of all rows; absent when no key within the tensors is hidden
   int tile_q = 0;
   bool bulk_store = true;  // O has the inputs' dtype and strides that its tensor map expresses
   ptx::TensorMap q, k, v, o;  // boxes of one swizzle width by 64 rows (q, o) or kTileKV (k, v)

@@ -8,33 +8,27 @@
 
 namespace flashwok::cuda {
 
-// By one warp, of 16 of its rows; `last` is the number of its latest entry, in shared memory.
-__device__ __forceinline__ void AddRepair(const RepairList& repairs, const WorkItem& work,
-                                          int first_row, unsigned rows, float lse0, float lse1,
-                                          int& last) {
+// By one warp, of 16 of its rows, whose entry has their lse already; `last` is the number of the
+// warp's latest entry, in shared memory.
+__device__ __forceinline__ void AddRepair(RepairEntry& entry, std::int64_t number,
+                                          const WorkItem& work, int first_row, unsigned rows,
+                                          std::int64_t& last) {
   if (LaneIndex() == 0) {
-    const unsigned number = atomicAdd(repairs.count, 1u);
-    RepairEntry& entry = repairs.list[number];
     entry.work = work;
     entry.first_row = first_row;
     entry.rows = rows;
     entry.before = last;
-    last = static_cast<int>(number);
-  }
-  __syncwarp();
-  if (FragmentCol() == 0) {
-    repairs.list[last].lse[FragmentRow()] = lse0;
-    repairs.list[last].lse[FragmentRow() + 8] = lse1;
+    last = number;
   }
 }
 
 // The entries of this warp, from the `last`; what it stored before is in memory.
 template <DType kType>
-__device__ __forceinline__ void Repair(const ForwardParams& p, const RepairList& repairs,
-                                       int last) {
+__device__ __forceinline__ void Repair(const ForwardParams& p, const RepairEntry* repairs,
+                                       std::int64_t last) {
   __syncwarp();
-  for (int n = last; n >= 0; n = repairs.list[n].before) {
-    const RepairEntry& entry = repairs.list[n];
+  for (std::int64_t n = last; n >= 0; n = repairs[n].before) {
+    const RepairEntry& entry = repairs[n];
     const WorkItem work = entry.work;
     const Sequence sequence = p.At(work.batch);
     for (unsigned rows = entry.rows; rows != 0; rows &= rows - 1) {

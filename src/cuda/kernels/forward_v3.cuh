@@ -3,8 +3,8 @@
 //     warpgroups compute; they meet at barriers in shared memory only;
 //   - products are asynchronous: the next tile's S runs under this tile's softmax, and with two
 //     consumers they take turns at the tensor core;
-//   - a persistent grid: the next work tile's loads run under the end of this one, O leaves by the
-//     copy engine.
+//   - a persistent grid: the next work tile's loads and its first S run under the end of this one,
+//     O leaves by the copy engine.
 #pragma once
 
 #include "cuda/attention/bulk_store.cuh"
@@ -14,6 +14,7 @@
 #include "cuda/attention/lazy_softmax.cuh"
 #include "cuda/attention/repair_list.cuh"
 #include "cuda/attention/seen_keys.cuh"
+#include "cuda/attention/work_plan.cuh"
 #include "cuda/config/forward_v3_traits.h"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/named_barrier.cuh"
@@ -29,67 +30,94 @@ struct alignas(1024) ForwardV3Storage {
   unsigned char v[Traits::kStages][Traits::VTile::kBytes];
   RingBarriers<Traits::kQStages> q_ring;
   RingBarriers<Traits::kStages> k_ring, v_ring;
-  WorkItem work[Traits::kQStages];  // whose Q lies in the stage
-  int last_repair[Traits::kConsumerWarps];  // each warp's, or -1
+  WorkPlan<Traits::kConsumers> plans[2];  // of a work and of the next
+  std::int64_t last_repair[Traits::kConsumerWarps];  // each warp's, or -1
 };
 
-enum class ForwardV3Barrier : int { kTurn = 1, kWarpgroup = 4 };  // + the consumer's number
+enum class ForwardV3Barrier : int { kTurn = 1, kWarpgroup = 5 };  // + the consumer's number
 
-// --- Producer: one warp. --------------------------------------------------------------------------
-
-// Q of a work tile, then its K and V from the right; one thread.
-template <class Traits>
-__device__ __forceinline__ void LoadWork(const ForwardV3Params& p, const WorkItem& work,
-                                         ForwardV3Storage<Traits>& storage,
-                                         const Ring<Traits::kQStages>& q,
-                                         Ring<Traits::kStages>& kv) {
-  const Sequence sequence = p.base.At(work.batch);
-  const int row_begin = work.q_tile * Traits::kTileQ;
-  const KeyTiles tiles = KeyTiles::Of(sequence, row_begin, Traits::kTileQ, Traits::kTileKV);
-  const int batch = p.base.cu_seqlens_q ? 0 : work.batch;
-  int row = static_cast<int>(sequence.q_begin) + row_begin;
-  storage.q_ring.Expect(q, Traits::kConsumers * Traits::QTile::kBytes);
-#pragma unroll 1
-  for (int c = 0; c < Traits::kConsumers; ++c) {
-    LoadTile<typename Traits::QTile>(storage.q[q.stage()][c], p.q, storage.q_ring.full[q.stage()],
-                                     row + 64 * c, work.head, batch);
-  }
-  const int head_kv = work.head / static_cast<int>(p.base.group);
-  row = static_cast<int>(sequence.k_begin) + tiles.end * Traits::kTileKV;
-#pragma unroll 1
-  for (int left = tiles.end - tiles.begin; left > 0; --left) {
-    row -= Traits::kTileKV;
-    storage.k_ring.Acquire(kv, Traits::KTile::kBytes);
-    LoadTile<typename Traits::KTile>(storage.k[kv.stage()], p.k, storage.k_ring.full[kv.stage()], row,
-                                     head_kv, batch);
-    storage.v_ring.Acquire(kv, Traits::VTile::kBytes);
-    LoadTile<typename Traits::VTile>(storage.v[kv.stage()], p.v, storage.v_ring.full[kv.stage()], row,
-                                     head_kv, batch);
-    kv.Next();
-  }
-}
+// --- Producer: one warp, whose first lane talks to the copy engine. -------------------------------
 
 template <class Traits>
-__device__ __forceinline__ void Produce(const ForwardV3Params& p,
-                                        ForwardV3Storage<Traits>& storage) {
+struct ForwardV3Producer {
+  const ForwardV3Params& p;
+  ForwardV3Storage<Traits>& storage;
   Ring<Traits::kQStages> q;
   Ring<Traits::kStages> kv;
-  WorkSource source(p);
-  for (WorkItem work = source.First();; work = source.Next()) {
-    if (threadIdx.x == 0) {
-      storage.q_ring.WaitEmpty(q);
-      storage.work[q.stage()] = work;
+
+  __device__ __forceinline__ bool Talks() const { return threadIdx.x == 0; }
+  __device__ __forceinline__ int Batch(const WorkItem& work) const {
+    return p.base.cu_seqlens_q ? 0 : work.batch;
+  }
+
+  // The plan of a work and its Q, or that there is no more.
+  __device__ __forceinline__ void LoadQueries(const PlanDraft& draft) {
+    storage.q_ring.WaitEmpty(q);
+    draft.Write(storage.plans[q.count % 2], storage.plans[q.count % 2 ^ 1], q.count > 0);
+    __syncwarp();
+    if (Talks()) {
+      ptx::Mbarrier& full = storage.q_ring.full[q.stage()];
+      const WorkItem& work = draft.block.work;
       if (work.valid()) {
-        LoadWork<Traits>(p, work, storage, q, kv);
+        ptx::MbarrierArriveExpect(&full, Traits::kConsumers * Traits::QTile::kBytes);
+#pragma unroll 1
+        for (int c = 0; c < Traits::kConsumers; ++c) {
+          LoadTile<typename Traits::QTile>(storage.q[q.stage()][c], p.q, full,
+                                           draft.block.q_row + 64 * c, work.head, Batch(work));
+        }
       } else {
-        ptx::MbarrierArrive(&storage.q_ring.full[q.stage()]);
+        ptx::MbarrierArrive(&full);
       }
     }
     __syncwarp();
-    if (!work.valid()) return;
     q.Next();
   }
-}
+
+  // A stage of K or V.
+  template <class Tile>
+  __device__ __forceinline__ void Load(RingBarriers<Traits::kStages>& ring,
+                                       unsigned char (&stages)[Traits::kStages][Tile::kBytes],
+                                       const ptx::TensorMap& map, int row, int head, int batch) {
+    ring.WaitEmpty(kv);
+    if (Talks()) {
+      ptx::Mbarrier& full = ring.full[kv.stage()];
+      ptx::MbarrierArriveExpect(&full, Tile::kBytes);
+      LoadTile<Tile>(stages[kv.stage()], map, full, row, head, batch);
+    }
+    __syncwarp();
+  }
+
+  // K and V of each work from the right. The first K goes ahead of Q, whose place may be free late.
+  __device__ __forceinline__ void Run() {
+    WorkSource source(p);
+    const auto plan = [&](const WorkItem& work) {
+      return PlanDraft(p, work, source.index(), Traits::kConsumers, Traits::kTileKV);
+    };
+    PlanDraft draft = plan(source.First());
+    while (draft.block.work.valid()) {
+      const int head = draft.block.work.head / static_cast<int>(p.base.group);
+      const int batch = Batch(draft.block.work);
+      const int tiles = draft.tiles;
+      int row = draft.k_end;
+      if (tiles == 0) {
+        LoadQueries(draft);
+        draft = plan(source.Next());
+      }
+#pragma unroll 1
+      for (int n = 0; n < tiles; ++n) {
+        row -= Traits::kTileKV;
+        Load<typename Traits::KTile>(storage.k_ring, storage.k, p.k, row, head, batch);
+        if (n == 0) LoadQueries(draft);
+        Load<typename Traits::VTile>(storage.v_ring, storage.v, p.v, row, head, batch);
+        kv.Next();
+        // The next work is planned when all stages are under way.
+        const bool full = n + 1 == Traits::kStages || (n + 1 < Traits::kStages && n + 1 == tiles);
+        if (full) draft = plan(source.Next());
+      }
+    }
+    LoadQueries(draft);
+  }
+};
 
 // --- Consumer: one warpgroup, 64 rows. ------------------------------------------------------------
 
@@ -97,54 +125,72 @@ template <class Traits>
 struct ForwardV3Consumer {
   static constexpr int kScores = Traits::kTileKV / 2;  // of a thread
   static constexpr int kValues = Traits::kHeadDimV / 2;
+  // O lies in Q's place when the copy engine fetches it; else Q's place is free at the last product
+  // with it, and the warps store.
+  static constexpr bool kStaged = Traits::kQStages > 1;
   using Softmax = LazySoftmax<Traits::kTileKV>;
-
-  __device__ __forceinline__ ForwardV3Consumer(const ForwardV3Params& params,
-                                               ForwardV3Storage<Traits>& shared, int number)
-      : p(params), storage(shared), consumer(number) {}
+  using Plan = WorkPlan<Traits::kConsumers>;
 
   const ForwardV3Params& p;
   ForwardV3Storage<Traits>& storage;
   const int consumer;
   Ring<Traits::kQStages> q;
-  Ring<Traits::kStages> kv;  // of the next K; of V where K is done
+  Ring<Traits::kStages> kv;  // of the next K product; of V the place before it
   float S[kScores];                  // [64, kTileKV], then P
   std::uint32_t P[kScores / 2];      // the same, packed: an operand
   float O[kValues];                  // [64, kHeadDimV]
-  int stale_rows;                    // of V's next tile
 
-  // What is being done: read again where it is needed, as registers are for tiles.
-  __device__ __forceinline__ WorkItem Work() const { return Uniform(storage.work[q.stage()]); }
-  // This warpgroup's first row.
-  __device__ __forceinline__ int Row(const WorkItem& work) const {
-    return work.q_tile * Traits::kTileQ + 64 * consumer;
+  __device__ __forceinline__ ForwardV3Consumer(const ForwardV3Params& params,
+                                               ForwardV3Storage<Traits>& shared, int number)
+      : p(params), storage(shared), consumer(number) {}
+
+  __device__ __forceinline__ const Plan& PlanOf(const Ring<Traits::kQStages>& at) const {
+    return storage.plans[at.count % 2];
+  }
+  __device__ __forceinline__ const RowsPlan& Rows(const Ring<Traits::kQStages>& at) const {
+    return PlanOf(at).consumers[consumer];
+  }
+  // Whether there is a work; waits for its Q.
+  __device__ __forceinline__ bool Take(const Ring<Traits::kQStages>& at) {
+    storage.q_ring.WaitFull(at);
+    return Uniform(PlanOf(at).block.work.q_tile) >= 0;
+  }
+  __device__ __forceinline__ int StaleKeys() const {
+    return Uniform(Rows(q).before == 0 ? PlanOf(q).block.stale_keys : 0);
   }
 
-  __device__ __forceinline__ int& LastRepair() const {
+  __device__ __forceinline__ std::int64_t& LastRepair() const {
     return storage.last_repair[4 * consumer + WarpOfGroup()];
   }
 
+  // Where the operands of the next products lie, once a warp: found ahead of what they wait for.
+  struct Operands {
+    std::uint32_t q, k, v;
+  };
+  __device__ __forceinline__ Operands Locate(const Ring<Traits::kQStages>& at) const {
+    return {Uniform(ptx::SharedAddress(storage.q[at.stage()][consumer])),
+            Uniform(ptx::SharedAddress(storage.k[kv.stage()])),
+            Uniform(ptx::SharedAddress(storage.v[kv.Before().stage()]))};
+  }
+
   // S = Q K^T, asynchronous.
-  __device__ __forceinline__ void ScoreProduct() {
-    MultiplyTransposed<Traits::kType, typename Traits::QTile, typename Traits::KTile>(
-        ptx::SharedAddress(storage.q[q.stage()][consumer]), ptx::SharedAddress(storage.k[kv.stage()]), S);
+  __device__ __forceinline__ void ScoreProduct(const Operands& operands) {
+    MultiplyTransposed<Traits::kType, typename Traits::QTile, typename Traits::KTile>(operands.q,
+                                                                                      operands.k, S);
   }
 
   // O += P V, asynchronous.
-  __device__ __forceinline__ void ValueProduct(bool accumulate) {
-    Multiply<Traits::kType, typename Traits::VTile>(P, ptx::SharedAddress(storage.v[kv.Before().stage()]),
-                                                    accumulate, O);
+  __device__ __forceinline__ void ValueProduct(const Operands& operands, bool accumulate) {
+    Multiply<Traits::kType, typename Traits::VTile>(P, operands.v, accumulate, O);
   }
 
-  // Softcap and masks of tile j.
-  __device__ __forceinline__ void Scores(const KeyTiles& tiles, int j) {
-    if constexpr (Traits::kSoftcap) {
-      CapScores(p.base.score_factor, p.base.softcap_log2, S);
-    }
-    if (tiles.NeedsMask(j)) {
-      const WorkItem work = Work();
-      const SeenKeys seen(p.base.At(work.batch).mask, Row(work));
-      HideOutside<Traits::kTileKV>(S, seen, j * Traits::kTileKV);
+  // Softcap and masks of tile j of the work at `at`.
+  __device__ __forceinline__ void Scores(const Ring<Traits::kQStages>& at, const KeyTiles& tiles,
+                                         int j) {
+    if constexpr (Traits::kSoftcap) CapScores(p.base.score_factor, p.base.softcap_log2, S);
+    if (tiles.NeedsMask(j)) [[unlikely]] {
+      const Plan& plan = PlanOf(at);
+      HideOutside<Traits::kTileKV>(S, plan.consumers[consumer], plan.block.keys, j * Traits::kTileKV);
     }
   }
 
@@ -155,7 +201,8 @@ struct ForwardV3Consumer {
   }
   __device__ __forceinline__ void PassTurn() {
     if constexpr (Traits::kPingPong) {
-      ptx::BarrierArrive(static_cast<int>(ForwardV3Barrier::kTurn) + 1 - consumer, 256);
+      const int next = consumer + 1 < Traits::kConsumers ? consumer + 1 : 0;
+      ptx::BarrierArrive(static_cast<int>(ForwardV3Barrier::kTurn) + next, 256);
     }
   }
 
@@ -163,14 +210,16 @@ struct ForwardV3Consumer {
     ptx::BarrierSync(static_cast<int>(ForwardV3Barrier::kWarpgroup) + consumer, 128);
   }
 
-  // V of the next tile. Rows past the last key can hold anything: they become zeros, which P's
-  // zeros leave alone. Every consumer writes the same.
-  __device__ __forceinline__ void WaitValues() {
+  // V of the next tile, of these rows the first or not. In the first, rows past the last key can
+  // hold anything: they become zeros, which P's zeros leave alone. Every consumer writes the same.
+  __device__ __forceinline__ void WaitValues(bool first_tile) {
     using VTile = typename Traits::VTile;
     storage.v_ring.WaitFull(kv.Before());
-    if (stale_rows == 0) return;
+    if (!(p.base.cu_seqlens_k || p.base.seqused_k) || !first_tile) return;
+    const int stale_keys = StaleKeys();
+    if (stale_keys == 0) [[likely]] return;
     constexpr int kChunks = VTile::kWidth / 16;
-    const int first = (VTile::kRows - stale_rows) * kChunks;
+    const int first = (VTile::kRows - stale_keys) * kChunks;
     for (int b = 0; b < VTile::kBlocks; ++b) {
       auto* chunks = reinterpret_cast<uint4*>(storage.v[kv.Before().stage()] + b * VTile::kBlockBytes);
       for (int i = first + static_cast<int>(threadIdx.x % 128); i < VTile::kRows * kChunks;
@@ -178,7 +227,6 @@ struct ForwardV3Consumer {
         chunks[i] = uint4{0, 0, 0, 0};
       }
     }
-    stale_rows = 0;
     ptx::FenceProxyAsync();
     SyncWarpgroup();
   }
@@ -194,150 +242,205 @@ struct ForwardV3Consumer {
       __syncwarp();  // no lane gives back what another waits for
       storage.k_ring.Release(kv);
       storage.v_ring.Release(kv);
-      kv.Next();
+      kv.NextInWarp();
     }
   }
 
-  // Gives back the place of Q, where O is stored from. The storing warp comes for it late, when the
-  // copy engine has read it: in the next work, if Q has a second place.
-  __device__ __forceinline__ void ReleaseQ() {
-    if (WarpOfGroup() != 0) storage.q_ring.Release(q);
-    q.Next();
-    if (Traits::kQStages == 1) ReleaseStored();
-  }
-  __device__ __forceinline__ void ReleaseStored() {
-    if (threadIdx.x % 128 != 0 || q.count == 0) return;
+  // Where O is stored from Q's place, the storing thread gives it back late, when the copy engine
+  // has read it.
+  __device__ __forceinline__ void Settle() {
+    if (!kStaged || threadIdx.x % 128 != 0 || q.count == 0) return;
     ptx::TmaStoreWaitRead<0>();
     ptx::MbarrierArrive(&storage.q_ring.empty[q.Before().stage()]);
   }
 
-  // The tiles that these rows see, from the right.
-  __device__ __forceinline__ void Attend(const KeyTiles& tiles, Softmax& softmax) {
+  __device__ __forceinline__ Softmax Fresh() const {
+    return Softmax(Traits::kSoftcap ? 1.0f : p.base.score_factor);
+  }
+
+  // The next S, and O += P V of this tile, of the work's the first or not, which runs on under what
+  // follows.
+  __device__ __forceinline__ void Products(const Ring<Traits::kQStages>& at, bool first) {
+    const Operands operands = Locate(at);
     storage.k_ring.WaitFull(kv);
     WaitTurn();
-    ScoreProduct();                        // S = Q K^T
+    ScoreProduct(operands);
+    WaitValues(first);
+    ValueProduct(operands, !first);
     PassTurn();
-    ptx::WgmmaWait<0>();
+    ptx::WgmmaWait<1>();
     ptx::WgmmaHold(S);
     storage.k_ring.Release(kv);
-    kv.Next();
-    Scores(tiles, tiles.end - 1);
-    softmax.Update(S);                     // m, P, l
-    PackRows<Traits::kType>(S, P);
-    if (Traits::kQStages > 1) ReleaseStored();
-    bool accumulate = false;
-    for (int j = tiles.end - 2; j >= tiles.begin; --j) {
-      storage.k_ring.WaitFull(kv);
-      WaitTurn();
-      ScoreProduct();                      // S of the next tile
-      WaitValues();
-      ValueProduct(accumulate);            // O += P V of this one, under its softmax
-      PassTurn();
-      ptx::WgmmaWait<1>();
-      ptx::WgmmaHold(S);
-      storage.k_ring.Release(kv);
-      Scores(tiles, j);
-      const bool moved = softmax.Update(S);  // m, P, l
-      ptx::WgmmaAfter(softmax.row_sum[0] + softmax.row_sum[1]);
-      ptx::WgmmaWait<0>();
-      ptx::WgmmaHold(O);
-      storage.v_ring.Release(kv.Before());
-      kv.Next();
-      if (moved) softmax.Rescale(O);       // O *= alpha
-      PackRows<Traits::kType>(S, P);
-      accumulate = true;
-    }
-    WaitValues();
-    ValueProduct(accumulate);
+  }
+  __device__ __forceinline__ void AwaitValues(const Softmax& softmax) {
+    ptx::WgmmaAfter(softmax.row_sum[0] + softmax.row_sum[1]);
     ptx::WgmmaWait<0>();
     ptx::WgmmaHold(O);
     storage.v_ring.Release(kv.Before());
+    kv.NextInWarp();
   }
+  __device__ __forceinline__ void Attend(Softmax& softmax);
+  // Rows with hidden keys, and what is kept of a warp's.
+  __device__ __forceinline__ bool MayRepair() const {
+    return p.repairs != nullptr && Uniform(int{Rows(q).tiles.AnyMask()}) != 0;
+  }
+  __device__ __forceinline__ std::int64_t RepairNumber(const BlockPlan& plan) const {
+    return std::int64_t{plan.index} * Traits::kConsumerWarps + 4 * consumer + WarpOfGroup();
+  }
+  __device__ __forceinline__ RepairEntry& RepairOf(const BlockPlan& plan) const {
+    return p.repairs[RepairNumber(plan)];
+  }
+  // Of the block's rows, this warp's first.
+  __device__ __forceinline__ int BlockRow() const { return 64 * consumer + 16 * WarpOfGroup(); }
 
-  // O / l and lse of these rows to slow memory; `masked`: some of the scores were hidden.
-  __device__ __forceinline__ void Finalize(Softmax& softmax, bool masked);
+  struct Factors {
+    float row0, row1;
+  };
+  __device__ __forceinline__ Factors Close(Softmax& softmax);
+  __device__ __forceinline__ void Finalize(const Factors& factors);
   __device__ __forceinline__ void Run();
 };
 
+// When all scores of these rows are known: stores lse; what O is to be multiplied by.
 template <class Traits>
-__device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(Softmax& softmax,
-                                                                    bool masked) {
-  using OTile = typename Traits::OTile;
-  const WorkItem work = Work();
-  const int row = Row(work);
-  const Sequence sequence = p.base.At(work.batch);
-  const int warp_row = row + WarpOfGroup() * 16;
+__device__ __forceinline__ auto ForwardV3Consumer<Traits>::Close(Softmax& softmax) -> Factors {
   softmax.SumLanes();
+  const BlockPlan& plan = PlanOf(q).block;
+  const int first = BlockRow() + FragmentRow();
+  const bool may_repair = MayRepair();
+  if (FragmentCol() == 0) {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int at = warp_row + FragmentRow() + 8 * r;
-    if (p.base.lse && FragmentCol() == 0 && at < sequence.seqlen_q) {
-      p.base.lse.At(work.batch, work.head, sequence.q_begin + at) = softmax.Lse(r);
+    for (int r = 0; r < 2; ++r) {
+      if (p.base.lse && first + 8 * r < plan.rows) {
+        p.base.lse.At(plan.work.batch, plan.work.head, plan.q_row + first + 8 * r) = softmax.Lse(r);
+      }
+      if (may_repair) RepairOf(plan).lse[FragmentRow() + 8 * r] = softmax.Lse(r);
     }
   }
-  const float inverse[2] = {softmax.Inverse(0), softmax.Inverse(1)};
+  return {softmax.Inverse(0), softmax.Inverse(1)};
+}
+
+// O / l of these rows to slow memory.
+template <class Traits>
+__device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const Factors& factors) {
+  using OTile = typename Traits::OTile;
+  const BlockPlan& plan = PlanOf(q).block;
+  const WorkItem work = plan.work;
+  const int warp_row = BlockRow();
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) O[i] *= inverse[i / 2 % 2];
-  if (masked && p.repairs.list != nullptr) {
+  for (int i = 0; i < kValues; ++i) O[i] *= i / 2 % 2 == 0 ? factors.row0 : factors.row1;
+  if (MayRepair()) {
     const unsigned bad = RowsNotFinite(O);
     if (bad != 0) {
-      AddRepair(p.repairs, work, warp_row, bad, softmax.Lse(0), softmax.Lse(1), LastRepair());
+      AddRepair(RepairOf(plan), RepairNumber(plan), work, work.q_tile * Traits::kTileQ + warp_row, bad,
+                LastRepair());
     }
   }
-  // The copy engine clips at the end of the tensor, not at that of a sequence within it.
-  if (p.bulk_store && !(p.base.cu_seqlens_q && row + 64 > sequence.seqlen_q)) {
+  const auto address = [&](int at) {
+    return p.base.o.Row(work.batch, plan.q_row + warp_row + at, work.head);
+  };
+  const BlockTarget<decltype(address)> target{address, p.base.o.dtype, p.bulk_store,
+                                              plan.rows - warp_row,
+                                              static_cast<int>(p.base.head_dim_v)};
+  if (!p.bulk_store) {
+    StoreElements<Traits::kType>(O, target);
+  } else if (!kStaged || (p.base.cu_seqlens_q && 64 * consumer + 64 > Uniform(plan.rows))) {
+    StoreQuads<Traits::kType>(O, target);
+  } else {
     unsigned char* tile = storage.q[q.stage()][consumer];
     StageRows<Traits::kType, OTile>(O, ptx::SharedAddress(tile));
     ptx::FenceProxyAsync();
     SyncWarpgroup();
     if (threadIdx.x % 128 == 0) {
-      StoreTile<OTile>(tile, p.o, static_cast<int>(sequence.q_begin) + row, work.head,
+      StoreTile<OTile>(tile, p.o, plan.q_row + 64 * consumer, work.head,
                        p.base.cu_seqlens_q ? 0 : work.batch);
     }
-    return;
   }
-  const auto address = [&](int at) {
-    return p.base.o.Row(work.batch, sequence.q_begin + warp_row + at, work.head);
-  };
-  StoreElements<Traits::kType>(
-      O, BlockTarget<decltype(address)>{address, p.base.o.dtype, false,
-                                        static_cast<int>(sequence.seqlen_q) - warp_row,
-                                        static_cast<int>(p.base.head_dim_v)});
+  if (kStaged) {
+    __syncwarp();
+    if (threadIdx.x % 128 >= 32) storage.q_ring.Release(q);
+  }
+}
+
+// The tiles that these rows see, from the right, and those of each work that follows without a gap.
+// The last one's end is left to be done.
+template <class Traits>
+__device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softmax) {
+  KeyTiles tiles = Uniform(Rows(q).tiles);
+  int j = tiles.end - 1;
+  Skip(Uniform(Rows(q).before));
+  storage.k_ring.WaitFull(kv);
+  WaitTurn();
+  ScoreProduct(Locate(q));                // S = Q K^T
+  PassTurn();
+  ptx::WgmmaWait<0>();
+  ptx::WgmmaHold(S);
+  storage.k_ring.Release(kv);
+  kv.NextInWarp();
+  if (!kStaged && j == tiles.begin) storage.q_ring.Release(q);
+  Scores(q, tiles, j);
+  softmax.Update(S);                     // m, P, l
+  PackRows<Traits::kType>(S, P);
+  for (;;) {
+    for (--j; j >= tiles.begin; --j) {
+      const bool first = j + 2 == tiles.end;
+      Products(q, first);
+      if (!kStaged && j == tiles.begin) storage.q_ring.Release(q);
+      Scores(q, tiles, j);
+      const bool moved = softmax.Update(S);  // m, P, l
+      if (first) Settle();
+      AwaitValues(softmax);
+      if (moved) softmax.Rescale(O);         // O *= alpha
+      PackRows<Traits::kType>(S, P);
+    }
+    if constexpr (!kStaged) break;
+    // The first S of the next work under the last P V of this one.
+    const bool first = j + 2 == tiles.end;
+    if (first) Settle();
+    Ring<Traits::kQStages> at = q;
+    at.NextInWarp();
+    storage.q_ring.WaitFull(at);
+    if (Uniform(Rows(at).joins) == 0) break;
+    Products(at, first);
+    const Factors factors = Close(softmax);
+    softmax = Fresh();
+    tiles = Uniform(Rows(at).tiles);
+    j = tiles.end - 1;
+    Scores(at, tiles, j);
+    softmax.Update(S);
+    AwaitValues(softmax);
+    PackRows<Traits::kType>(S, P);
+    Finalize(factors);
+    q = at;
+  }
+  WaitValues(j + 2 == tiles.end);
+  ValueProduct(Locate(q), j + 2 != tiles.end);
+  ptx::WgmmaWait<0>();
+  ptx::WgmmaHold(O);
+  storage.v_ring.Release(kv.Before());
+  Skip(Uniform(Rows(q).after));
 }
 
 template <class Traits>
 __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
-  if (Traits::kPingPong && consumer == 1) PassTurn();
+  if (Traits::kPingPong && consumer == Traits::kConsumers - 1) PassTurn();
   if (LaneIndex() == 0) LastRepair() = -1;
   __syncwarp();
-  for (;;) {
-    storage.q_ring.WaitFull(q);
-    const WorkItem work = Work();
-    if (!work.valid()) break;
-    const Sequence sequence = p.base.At(work.batch);
-    const KeyTiles all = Uniform(
-        KeyTiles::Of(sequence, work.q_tile * Traits::kTileQ, Traits::kTileQ, Traits::kTileKV));
-    const KeyTiles tiles = Uniform(KeyTiles::Of(sequence, Row(work), 64, Traits::kTileKV));
-    // Of a tile that the copy engine does not clip.
-    const int past_end = all.end * Traits::kTileKV - static_cast<int>(sequence.seqlen_k);
-    stale_rows = (p.base.cu_seqlens_k || p.base.seqused_k) && past_end > 0 ? past_end : 0;
-    Softmax softmax(Traits::kSoftcap ? 1.0f : p.base.score_factor);
-    if (tiles.empty()) {
-      if (Traits::kQStages > 1) ReleaseStored();
-      Skip(all.end - all.begin);
+  for (; Take(q); q.NextInWarp()) {
+    Softmax softmax = Fresh();
+    if (Uniform(Rows(q).tiles.begin) < Uniform(Rows(q).tiles.end)) {
+      Attend(softmax);
+    } else {
+      Settle();
+      if (!kStaged) storage.q_ring.Release(q);
+      Skip(Uniform(Rows(q).before));
 #pragma unroll
       for (int i = 0; i < kValues; ++i) O[i] = 0.0f;
-    } else {
-      if (tiles.end < all.end) stale_rows = 0;
-      Skip(all.end - tiles.end);
-      Attend(tiles, softmax);
-      Skip(tiles.begin - all.begin);
     }
-    Finalize(softmax, tiles.AnyMask());
-    ReleaseQ();
+    Finalize(Close(softmax));
   }
   if (threadIdx.x % 128 == 0) ptx::TmaStoreWaitRead<0>();
-  if (p.repairs.list == nullptr) return;
+  if (p.repairs == nullptr) return;
   if (threadIdx.x % 128 == 0) ptx::TmaStoreWait<0>();
   SyncWarpgroup();
   Repair<Traits::kType>(p.base, p.repairs, LastRepair());
@@ -358,7 +461,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::GiveRegisters<Traits::kProducerRegisters>();
-    if (threadIdx.x < 32) Produce<Traits>(params, storage);
+    if (threadIdx.x < 32) ForwardV3Producer<Traits>{params, storage, {}, {}}.Run();
   } else {
     ptx::TakeRegisters<Traits::kConsumerRegisters>();
     ForwardV3Consumer<Traits>(params, storage, Uniform(static_cast<int>(threadIdx.x / 128 - 1))).Run();
