@@ -18,15 +18,16 @@ FLASHWOK_HOST_DEVICE inline std::int64_t PartialRow(const ForwardParams& params,
   const std::int64_t head = params.cu_seqlens_q ? h : b * params.num_heads + h;
   return head * params.total_q + q_begin + i;
 }
-// O /= l once, at the end; returns the rows' lse.
+// O /= l once, at the end; returns the rows' lse. Sums the lanes' parts of l.
 template <int kCount>
-__device__ __forceinline__ void Finalize(const float (&row_max)[2], const float (&row_sum)[2],
-                                         float (&O)[kCount], float (&lse)[2]) {
+__device__ __forceinline__ void Finalize(const RowState& state, float (&O)[kCount],
+                                         float (&lse)[2]) {
   float inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    inverse[r] = row_sum[r] == 0.0f ? 0.0f : 1.0f / row_sum[r];
-    lse[r] = LogSumExp(row_max[r], row_sum[r]);
+    const float row_sum = QuadSum(state.row_sum[r]);
+    inverse[r] = row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
+    lse[r] = LogSumExp(state.row_max[r], row_sum);
   }
 #pragma unroll
   for (int n = 0; n < kCount; ++n) O[n] *= inverse[n % 4 / 2];
@@ -43,14 +44,9 @@ __device__ __forceinline__ void StoreElement(char* row, DType dtype, std::int64_
   }
 }
 
-// Of the columns in blocks of 8 the warp has all; n is the n-th.
-struct AllColumns {
-  __device__ __forceinline__ static int Block(int n) { return n; }
-};
-
 // The rows of one block of 16 in global memory: target(row) is the address of one; of the block's
-// 16 the first `rows` exist. The warp has the Columns of them.
-template <class Target, class Columns = AllColumns>
+// 16 the first `rows` exist.
+template <class Target>
 struct BlockTarget {
   Target target;
   DType dtype;
@@ -59,35 +55,8 @@ struct BlockTarget {
   int cols;
 };
 
-// 16 bytes a lane, by way of rows [row0, row0 + 16) of a tile that the warp has to itself.
-template <DType kType, class Tile, int kCount, class Target, class Columns>
-__device__ __forceinline__ void StoreChunks(const Tile& tile, int row0, const float (&O)[kCount],
-                                            const BlockTarget<Target, Columns>& block) {
-  const int lane = LaneIndex();
-#pragma unroll
-  for (int n = 0; n < kCount / 4; ++n) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const std::uint32_t pair = ptx::Pack<kType>(O[4 * n + 2 * r], O[4 * n + 2 * r + 1]);
-      ptx::StoreShared(
-          tile.At(row0 + FragmentRow() + 8 * r, Columns::Block(n)) + static_cast<std::uint32_t>(lane % 4 * 4),
-          pair);
-    }
-  }
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < 4 * kCount; i += 32) {
-    const int row = (i + lane) / (kCount / 4);
-    const int chunk = Columns::Block((i + lane) % (kCount / 4));
-    if (row < block.rows && chunk * 8 < block.cols) {
-      *reinterpret_cast<uint4*>(block.target(row) + chunk * 16) =
-          ptx::LoadShared16(tile.At(row0 + row, chunk));
-    }
-  }
-}
-
-// The same from registers alone: the lanes of a quad exchange what they hold of four column blocks,
-// so that each has 16 bytes of one.
+// 16 bytes a lane: the lanes of a quad exchange what they hold of four column blocks, so that each
+// has 16 bytes of one.
 template <DType kType, int kCount, class Target>
 __device__ __forceinline__ void StoreQuads(const float (&O)[kCount],
                                            const BlockTarget<Target>& block) {
@@ -121,9 +90,9 @@ __device__ __forceinline__ void StoreQuads(const float (&O)[kCount],
 }
 
 // Two floats a lane and step: 32 bytes in a row for a quad.
-template <int kCount, class Target, class Columns>
+template <int kCount, class Target>
 __device__ __forceinline__ void StoreFloats(const float (&O)[kCount],
-                                            const BlockTarget<Target, Columns>& block) {
+                                            const BlockTarget<Target>& block) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = FragmentRow() + 8 * r;
@@ -131,21 +100,20 @@ __device__ __forceinline__ void StoreFloats(const float (&O)[kCount],
     auto* values = reinterpret_cast<float*>(block.target(row)) + FragmentCol();
 #pragma unroll
     for (int n = 0; n < kCount / 4; ++n) {
-      const int col = 8 * Columns::Block(n);
-      if (col + FragmentCol() < block.cols) {
-        *reinterpret_cast<float2*>(values + col) = float2{O[4 * n + 2 * r], O[4 * n + 2 * r + 1]};
+      if (8 * n + FragmentCol() < block.cols) {
+        *reinterpret_cast<float2*>(values + 8 * n) = float2{O[4 * n + 2 * r], O[4 * n + 2 * r + 1]};
       }
     }
   }
 }
 
-template <DType kType, int kCount, class Target, class Columns>
+template <DType kType, int kCount, class Target>
 __device__ __forceinline__ void StoreElements(const float (&O)[kCount],
-                                              const BlockTarget<Target, Columns>& block) {
+                                              const BlockTarget<Target>& block) {
 #pragma unroll
   for (int n = 0; n < kCount; ++n) {
     const int row = FragmentRow() + n % 4 / 2 * 8;
-    const int col = FragmentCol() + Columns::Block(n / 4) * 8 + n % 2;
+    const int col = FragmentCol() + n / 4 * 8 + n % 2;
     if (row < block.rows && col < block.cols) {
       StoreElement<kType>(block.target(row), block.dtype, col, O[n]);
     }
@@ -153,15 +121,15 @@ __device__ __forceinline__ void StoreElements(const float (&O)[kCount],
 }
 
 // O of 16 rows, divided by l, to global memory.
-template <DType kType, class Tile, int kCount, class Target, class Columns>
-__device__ __forceinline__ void StoreBlock(const Tile& tile, int row0, const float (&O)[kCount],
-                                           const BlockTarget<Target, Columns>& block) {
+template <DType kType, int kCount, class Target>
+__device__ __forceinline__ void StoreBlock(const float (&O)[kCount],
+                                           const BlockTarget<Target>& block) {
   if (!block.aligned) {
     StoreElements<kType>(O, block);
   } else if (block.dtype == DType::kFloat32) {
     StoreFloats(O, block);
   } else {
-    StoreChunks<kType>(tile, row0, O, block);
+    StoreQuads<kType>(O, block);
   }
 }
 

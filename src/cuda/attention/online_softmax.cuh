@@ -92,26 +92,6 @@ __device__ __forceinline__ bool MayGrow(float factor, const float (&S)[kBlocks][
   return __any_sync(kAllLanes, grown);
 }
 
-// Raises m of the rows whose largest score here, in units of log2, is that far above it; old O and
-// l are to be multiplied by alpha. What becomes of a row does not depend on the others.
-__device__ __forceinline__ void Raise(const float (&max)[2], RowState& state, float (&alpha)[2]) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float old = state.row_max[r];
-    state.row_max[r] = max[r] > old + kMaxGrowth ? max[r] : old;
-    alpha[r] = ptx::Exp2(old - SafeMax(state.row_max[r]));
-    state.row_sum[r] *= alpha[r];
-  }
-}
-
-// S -> P against m; returns what this lane's columns add to l.
-template <int kCount>
-__device__ __forceinline__ void Exponentials(float factor, const RowState& state,
-                                             float (&S)[kCount], float (&sum)[2]) {
-  const float max[2] = {SafeMax(state.row_max[0]), SafeMax(state.row_max[1])};
-  Exp2Rows(factor, max, S, sum);
-}
-
 // O *= alpha.
 template <int kCount>
 __device__ __forceinline__ void Rescale(const float (&alpha)[2], float (&O)[kCount]) {
@@ -119,27 +99,37 @@ __device__ __forceinline__ void Rescale(const float (&alpha)[2], float (&O)[kCou
   for (int n = 0; n < kCount; ++n) O[n] *= alpha[n % 4 / 2];
 }
 
-// One tile's step (FA2 Algorithm 1, lines 9 and 10): m, S -> P, l; old O is rescaled where m is
-// raised. `factor` > 0.
+// Raises m of the rows that have a score so far above it, and brings old l and O to it. What becomes
+// of a row does not depend on the others.
+template <int kCount, int kCols>
+__device__ __forceinline__ void Raise(float factor, const float (&S)[kCount], RowState& state,
+                                      float (&O)[kCols]) {
+  float max[2], alpha[2];
+  RowMax(S, max);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float old = state.row_max[r];
+    const float here = factor * max[r];
+    state.row_max[r] = here > old + kMaxGrowth ? here : old;
+    alpha[r] = ptx::Exp2(old - SafeMax(state.row_max[r]));
+    state.row_sum[r] *= alpha[r];
+  }
+  Rescale(alpha, O);
+}
+
+// One tile's step (FA2 Algorithm 1, lines 9 and 10) for blocks of 16 rows: m, S -> P, l, and old O
+// is multiplied by alpha. `factor` > 0.
 template <int kBlocks, int kCount, int kCols>
 __device__ __forceinline__ void OnlineSoftmax(float factor, float (&S)[kBlocks][kCount],
                                               RowState (&state)[kBlocks],
                                               float (&O)[kBlocks][kCols]) {
-  if (MayGrow(factor, S, state)) {
-#pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
-      float max[2], alpha[2];
-      RowMax(S[m], max);
-#pragma unroll
-      for (float& row : max) row *= factor;
-      Raise(max, state[m], alpha);
-      Rescale(alpha, O[m]);
-    }
-  }
+  const bool grown = MayGrow(factor, S, state);
 #pragma unroll
   for (int m = 0; m < kBlocks; ++m) {
+    if (grown) Raise(factor, S[m], state[m], O[m]);
+    const float max[2] = {SafeMax(state[m].row_max[0]), SafeMax(state[m].row_max[1])};
     float sum[2];
-    Exponentials(factor, state[m], S[m], sum);
+    Exp2Rows(factor, max, S[m], sum);
 #pragma unroll
     for (int r = 0; r < 2; ++r) state[m].row_sum[r] += sum[r];
   }

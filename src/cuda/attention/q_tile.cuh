@@ -1,4 +1,4 @@
-// The work of one thread block of V2: which Q tile, over which keys, in which order; found on the
+// The work of a thread block of V2: which Q tiles, over which keys, in which order; found on the
 // device, where alone the lengths of varlen sequences are known.
 #pragma once
 
@@ -25,6 +25,9 @@ inline Schedule MakeQTileSchedule(const ForwardParams& params, std::int64_t tile
           static_cast<std::uint32_t>(Schedule::Section(heads, params.group, kv_bytes))};
 }
 
+// Whether a thread block takes one Q tile after the other.
+inline bool ForwardV2Persists(const ForwardParams&) { return true; }
+
 // The KV tiles that a Q tile visits, in the order in which it does: those that need masking first,
 // then the others, each from right to left.
 struct TileWalk {
@@ -33,9 +36,14 @@ struct TileWalk {
   int right = 0;  // masked ones at the right end
   int end = 0, full_begin = 0, full_end = 0;
 
-  __device__ static TileWalk Make(const TileRange& range) {
+  // Without any, one tile that lies behind the last key.
+  __device__ static TileWalk Make(const TileRange& range, std::int64_t tiles) {
     TileWalk walk;
-    if (range.empty()) return walk;
+    if (range.empty()) {
+      walk.masked = walk.count = walk.right = 1;
+      walk.end = static_cast<int>(tiles) + 1;
+      return walk;
+    }
     walk.end = static_cast<int>(range.end);
     walk.full_begin = static_cast<int>(range.full_begin);
     walk.full_end = static_cast<int>(range.full_end);
@@ -50,8 +58,8 @@ struct TileWalk {
   }
 };
 
-// The piece of work of one thread block: rows of Q and the keys that they visit. It stays in shared
-// memory: the registers are for S and O.
+// A piece of work: rows of Q and the keys that they visit. It stays in shared memory: the registers
+// are for S and O.
 struct QTile {
   bool exists = false;
   int rows = 0;
@@ -111,20 +119,20 @@ __device__ inline void PlanWalk(const ForwardParams& params, int tile_kv, QTile&
   TileRange range =
       VisitedTiles(sequence.mask, tile.row_begin, tile.row_begin + tile.rows, tile_kv);
   if (params.num_splits > 1) range = PieceOf(range, params.chunk / tile_kv, tile.split);
-  tile.walk = TileWalk::Make(range);
+  tile.walk = TileWalk::Make(range, CeilDiv(sequence.seqlen_k, tile_kv));
   tile.head_kv = static_cast<std::uint32_t>(tile.head) / static_cast<std::uint32_t>(params.group);
   tile.k = params.k.Row(tile.batch, sequence.k_begin, tile.head_kv);
   tile.v = params.v.Row(tile.batch, sequence.k_begin, tile.head_kv);
 }
 
-// By one warp.
-__device__ inline QTile FindQTile(const ForwardParams& params, const Schedule& schedule, int tile_q,
-                                  int tile_kv) {
+// Number `index` of the schedule's Q tiles, or of pieces of them. By one warp.
+__device__ inline QTile FindQTile(const ForwardParams& params, const Schedule& schedule,
+                                  std::uint32_t index, int tile_q, int tile_kv) {
   QTile tile;
   const auto splits = static_cast<std::uint32_t>(params.num_splits);
-  const std::uint32_t index = splits == 1 ? blockIdx.x : blockIdx.x / splits;
-  const Schedule::Place place = schedule.At(index);
-  tile.split = static_cast<int>(blockIdx.x - index * splits);
+  const std::uint32_t whole = splits == 1 ? index : index / splits;
+  const Schedule::Place place = schedule.At(whole);
+  tile.split = static_cast<int>(index - whole * splits);
   std::int64_t q_tile = place.q_tile;
   if (params.cu_seqlens_q) {
     tile.head = place.head;
@@ -142,6 +150,22 @@ __device__ inline QTile FindQTile(const ForwardParams& params, const Schedule& s
   tile.exists = true;
   PlanWalk(params, tile_kv, tile);
   return tile;
+}
+
+// The next work of this thread block. Rounds go to and fro over the grid, so that the block with
+// the longest tile of one gets the shortest of the next. By one warp.
+__device__ inline QTile NextQTile(const ForwardParams& params, const Schedule& schedule,
+                                  std::uint32_t& round, int tile_q, int tile_kv) {
+  const std::uint32_t total = schedule.total() * static_cast<std::uint32_t>(params.num_splits);
+  for (;; ++round) {
+    const std::uint32_t place = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+    const std::uint32_t index = round * gridDim.x + place;
+    if (index >= total) return {};
+    const QTile tile = FindQTile(params, schedule, index, tile_q, tile_kv);
+    if (!tile.exists) continue;
+    ++round;
+    return tile;
+  }
 }
 
 }  // namespace flashwok::cuda

@@ -326,7 +326,7 @@ class ForwardV1 {
     const BlockTarget<decltype(address)> block{address, params.o.dtype,
                                                Traits::kPlain || params.aligned, rows,
                                                static_cast<int>(params.head_dim_v)};
-    StoreBlock<kType>(TileKV{ptx::SharedAddress(Shared().K)}, WarpIndex() * 16, O, block);
+    StoreBlock<kType>(O, block);
     float lse = kMinusInf;  // of row LaneIndex()
     if (LaneIndex() < rows) {
       const std::int64_t i = i0 + LaneIndex();

@@ -13,7 +13,6 @@
 #include "cuda/attention/q_tile.cuh"
 #include "cuda/attention/repair.cuh"
 #include "cuda/attention/score_stage.cuh"
-#include "cuda/attention/shared_rows.cuh"
 #include "cuda/config/forward_v2.h"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/tile/copy.cuh"
@@ -30,204 +29,169 @@ struct ForwardV2Traits {
   static constexpr bool kPlain = kPlainScores;
   static constexpr int kTileQ = kConfig.tile_q;
   static constexpr int kTileKV = kConfig.tile_kv;
-  static constexpr int kStages = kConfig.stages;
-  static constexpr Pace kPace = kConfig.pace;
-  static constexpr bool kSpread = kConfig.spread;
-  static constexpr int kWarps = kConfig.warps;
+  static constexpr int kWarps = kPlain ? kConfig.warps : kConfig.full_warps;
   static constexpr int kThreads = kWarps * 32;
-  static constexpr int kResident = kConfig.blocks;  // on an SM
-  // A warp's part: kShare warps own the same rows.
-  static constexpr int kShare = kConfig.share;
-  static constexpr int kRows = kTileQ / (kWarps / kShare);
+  static constexpr int kResident = kPlain ? kConfig.blocks : kConfig.full_blocks;  // on an SM
+  static constexpr int kRows = kTileQ / kWarps;  // of a warp
   static constexpr int kBlocks = kRows / 16;
-  static constexpr int kKeys = kTileKV / kShare;   // of S
-  static constexpr int kCols = kHeadDim / kShare;  // of O
+  static_assert(kTileQ % (16 * kWarps) == 0);
   using TileQ = SharedTile<kTileQ, kHeadDim>;
+  using WarpQ = SharedTile<kRows, kHeadDim>;
   using TileKV = SharedTile<kTileKV, kHeadDim>;
-  using TileP = SharedTile<kTileQ, kTileKV>;  // where warps that share rows exchange P
-  static constexpr int kTurns = kPace == Pace::kDrift ? 2 : 1;  // of them
 };
 
 template <class Traits>
 struct ForwardV2Storage {
-  alignas(128) unsigned char Q[Traits::TileQ::kBytes];  // and O on its way out
-  alignas(128) unsigned char KV[Traits::kStages][Traits::TileKV::kBytes];
-  alignas(128) unsigned char P[Traits::kShare > 1 ? Traits::kTurns * Traits::TileP::kBytes : 128];
-  float rows[Traits::kShare][Traits::kTileQ];  // m or l of the keys of a part; at the end lse
-  bool grown[Traits::kTurns * 8];
-  ptx::Mbarrier ready[2];  // K and V, where Pace is kDrift
-  QTile tile;
+  alignas(128) unsigned char Q[Traits::TileQ::kBytes];
+  alignas(128) unsigned char KV[4][Traits::TileKV::kBytes];  // K, V, K, V
+  float lse[Traits::kTileQ];
+  ptx::Mbarrier ready[2];  // K, V
+  QTile works[4];          // work n is in works[n % 4]
+  std::uint32_t round;     // how far NextQTile is
 };
 
 enum class KeyTensor : std::uint8_t { kK, kV };
 
-// Brings Q, then K and V of the visited tiles in turns through a ring of kStages tiles: item 2 n is
-// K of tile n, item 2 n + 1 is its V.
+// Brings the thread block's works one after the other: of each, Q, and K and V of its visited tiles
+// in turns. Two tiles are on their way while one is in use, those of the next work too.
+//
+// Warps may drift apart by about one tile: a warp arrives at the barrier of the next tile when it
+// has its part of it and is done with the one before this, whose place the one after the next will
+// take; only then, with this tile's product between, it waits for the others.
 template <class Traits>
 class ForwardV2Loader {
  public:
-  using TileQ = typename Traits::TileQ;
+  using WarpQ = typename Traits::WarpQ;
   using TileKV = typename Traits::TileKV;
 
   __device__ __forceinline__ ForwardV2Loader(const ForwardParams& params,
                                              ForwardV2Storage<Traits>& storage)
       : params_(params), storage_(storage), ring_(ptx::SharedAddress(storage.KV)) {
-    const QTile& tile = storage_.tile;
-    const char* first = params.q.Row(tile.batch, tile.sequence.q_begin + tile.row_begin, tile.head);
-    const TileQ Q{ptx::SharedAddress(storage.Q)};
-    const TileCopy<TileQ, Traits::kThreads> copy;
-    const int cols = static_cast<int>(params.head_dim);
-    if (Traits::kPlain || params.aligned) {
-      copy.Strided(Q, tile.rows, cols, first, 0, params.q.row_stride);
-    } else {
-      copy.Elements(Q, tile.rows, cols, [&](int row) { return first + row * params.q.row_stride; });
-    }
-    Prologue<0>();
-    if constexpr (Traits::kPace == Pace::kDrift) {
-      ptx::CopyAsyncWait<kAhead - 1>();
-      Arrive(KeyTensor::kK);
-    }
+    if (!Work().exists) return;
+    LoadQ(Work());
+    Load<KeyTensor::kK>(Find<KeyTensor::kK>(Work(), 0), Stage<KeyTensor::kK>(0));
+    ptx::CopyAsyncCommit();
+    Load<KeyTensor::kV>(Find<KeyTensor::kV>(Work(), 0), Stage<KeyTensor::kV>(0));
+    ptx::CopyAsyncCommit();
+    ptx::CopyAsyncWait<1>();
+    Arrive<KeyTensor::kK>();
   }
 
-  // The next item, kTensor of visited tile n, once it is there; starts the copies of a later one.
+  __device__ __forceinline__ const QTile& Work(unsigned ahead = 0) const {
+    return storage_.works[(work() + ahead) % 4];
+  }
+
+  // kTensor of visited tile n of the work, once it is there; starts the copies of the tile after
+  // it, and with the last V those of the next work's Q, whose place must be free.
   template <KeyTensor kTensor>
   __device__ __forceinline__ TileKV Acquire(int n) {
-    constexpr int kItem = kAhead + (kTensor == KeyTensor::kV);
-    next_ = Find<kItem>(n);
-    if constexpr (Traits::kPace == Pace::kDrift) {
-      ptx::MbarrierWait(&storage_.ready[static_cast<int>(kTensor)], static_cast<unsigned>(n) & 1u);
-    } else if constexpr (Traits::kPace == Pace::kItem || kTensor == KeyTensor::kK) {
-      ptx::CopyAsyncWait<Traits::kPace == Pace::kPair ? kAhead / 2 - 1 : kAhead - 1>();
-      __syncthreads();
+    constexpr KeyTensor kOther = kTensor == KeyTensor::kK ? KeyTensor::kV : KeyTensor::kK;
+    const bool last = n + 1 == Work().walk.count;
+    const QTile& tile = Work(last);
+    const Item later = Find<kTensor>(tile, last ? 0 : n + 1);
+    ptx::MbarrierWait(&storage_.ready[static_cast<int>(kTensor)], place_ % 2);
+    Load<kTensor>(later, Stage<kTensor>((place_ + 1) % 2));
+    if (kTensor == KeyTensor::kV && last && tile.exists) {
+      __syncwarp();
+      LoadQ(tile);
     }
-    stage_ = stage_ == Traits::kStages - 1 ? 0 : stage_ + 1;
-    target_ = stage_ + kAhead;
-    if (target_ >= Traits::kStages) target_ -= Traits::kStages;
-    if constexpr (!Traits::kSpread) {
-      Load<kItem>(next_, Stage(target_));
-      Commit<kTensor>();
-    }
-    if constexpr (Traits::kPace == Pace::kDrift) {
-      ptx::CopyAsyncWait<kAhead - 1 - Traits::kSpread>();
-      Arrive(kTensor == KeyTensor::kK ? KeyTensor::kV : KeyTensor::kK);
-    }
-    return Stage(stage_);
+    ptx::CopyAsyncCommit();
+    ptx::CopyAsyncWait<1>();
+    Arrive<kOther>();
+    const TileKV now = Stage<kTensor>(place_ % 2);
+    if (kTensor == KeyTensor::kV) place_ ^= 1;
+    return now;
   }
 
-  // The copies of the later item, where they are spread over the product with this one.
-  template <KeyTensor kTensor>
-  struct Copies {
-    const ForwardV2Loader& loader;
-    template <int kSteps>
-    __device__ __forceinline__ void Step(int step) const {
-      constexpr int kItem = kAhead + (kTensor == KeyTensor::kV);
-      if constexpr (Traits::kSpread) {
-        const TileCopy<TileKV, Traits::kThreads> copy;
-        copy.template Step<kSteps, kItem >= 2>(loader.Stage(loader.target_), step, loader.next_.rows,
-                                   loader.template Cols<kItem>(), loader.next_.base,
-                                   loader.next_.begin, loader.template View<kItem>().row_stride);
-        if (step == kSteps - 1) loader.template Commit<kTensor>();
-      }
-    }
-  };
-  template <KeyTensor kTensor>
-  __device__ __forceinline__ Copies<kTensor> Later() const {
-    return {*this};
-  }
+  __device__ __forceinline__ void NextWork() { place_ += 2; }
+  __device__ __forceinline__ unsigned work() const { return place_ / 2; }
 
  private:
-  // How many items further the copies are.
-  static constexpr int kAhead = Traits::kStages - (Traits::kPace == Pace::kItem ? 1 : 2);
-  static_assert(Traits::kPace != Pace::kPair || Traits::kStages % 2 == 0);
-
   // `rows` rows from number `begin` of those that start at `base`: all keys, or a page of them.
   struct Item {
     int rows = 0;
     unsigned key = 0;
     unsigned begin = 0;
     const char* base = nullptr;
+    const QTile* tile = nullptr;
   };
 
-  __device__ __forceinline__ TileKV Stage(int stage) const {
-    return {ring_ + static_cast<std::uint32_t>(stage * TileKV::kBytes)};
-  }
-
-  template <int kItem>
-  __device__ __forceinline__ void Prologue() {
-    if constexpr (kItem < kAhead) {
-      Load<kItem>(Find<kItem>(0), Stage(kItem));
-      Commit<kItem % 2 == 0 ? KeyTensor::kK : KeyTensor::kV>();
-      Prologue<kItem + 1>();
-    }
-  }
-
-  // One group of copies: an item, or K and its V.
   template <KeyTensor kTensor>
-  __device__ __forceinline__ void Commit() const {
-    if constexpr (Traits::kPace != Pace::kPair || kTensor == KeyTensor::kV) {
-      ptx::CopyAsyncCommit();
-    }
+  __device__ __forceinline__ TileKV Stage(unsigned turn) const {
+    const unsigned stage = 2 * turn + static_cast<unsigned>(kTensor);
+    return {ring_ + stage * static_cast<std::uint32_t>(TileKV::kBytes)};
   }
 
-  // This warp has its part of the next item, and is done with the one before last.
-  __device__ __forceinline__ void Arrive(KeyTensor tensor) const {
+  // This warp has its part of the next tile, and is done with the one before this.
+  template <KeyTensor kTensor>
+  __device__ __forceinline__ void Arrive() const {
     __syncwarp();
-    if (LaneIndex() == 0) ptx::MbarrierArrive(&storage_.ready[static_cast<int>(tensor)]);
+    if (LaneIndex() == 0) ptx::MbarrierArrive(&storage_.ready[static_cast<int>(kTensor)]);
   }
 
-  template <int kItem>
+  template <KeyTensor kTensor>
   __device__ __forceinline__ const RowView& View() const {
-    return kItem % 2 == 0 ? params_.k : params_.v;
-  }
-  template <int kItem>
-  __device__ __forceinline__ int Cols() const {
-    return static_cast<int>(kItem % 2 == 0 ? params_.head_dim : params_.head_dim_v);
+    return kTensor == KeyTensor::kK ? params_.k : params_.v;
   }
 
   // Where key `key` lies. In 32 bits: there are no registers for a division in 64.
-  template <int kItem>
-  __device__ __forceinline__ void Locate(unsigned key, Item& item) const {
-    const QTile& tile = storage_.tile;
-    item.base = kItem % 2 == 0 ? tile.k : tile.v;
+  template <KeyTensor kTensor>
+  __device__ __forceinline__ void Locate(const QTile& tile, unsigned key, Item& item) const {
+    item.base = kTensor == KeyTensor::kK ? tile.k : tile.v;
     item.begin = key;
-    if (params_.page_size == 0) return;
+    if (params_.page_size == 0 || item.rows <= 0) return;
     const auto page_size = static_cast<unsigned>(params_.page_size);
     const unsigned slot = key / page_size;
     const IntView pages{params_.page_table.data + tile.batch * params_.page_batch_stride,
                         params_.page_table.stride};
-    item.base = View<kItem>().Row(pages.At(slot, 0, params_.num_pages - 1), 0, tile.head_kv);
+    item.base = View<kTensor>().Row(pages.At(slot, 0, params_.num_pages - 1), 0, tile.head_kv);
     item.begin = key - slot * page_size;
   }
 
-  // Item 2 n + kItem; one past the last has no rows.
-  template <int kItem>
-  __device__ __forceinline__ Item Find(int n) const {
-    const QTile& tile = storage_.tile;
+  // Of visited tile n; without a work it has no rows.
+  template <KeyTensor kTensor>
+  __device__ __forceinline__ Item Find(const QTile& tile, int n) const {
     Item item;
-    n += kItem / 2;
-    if (n < tile.walk.count) {
+    item.tile = &tile;
+    if (tile.exists) {
       item.key = static_cast<unsigned>(tile.walk.At(n) * Traits::kTileKV);
-      item.rows = Traits::kTileKV;
-      const std::int64_t left = tile.sequence.seqlen_k - item.key;
-      // A tile cut short by the end of the keys comes first in the walk.
-      if (kItem < 2 && left < Traits::kTileKV) item.rows = static_cast<int>(left);
+      item.rows = static_cast<int>(tile.sequence.seqlen_k - item.key);
     }
-    Locate<kItem>(item.key, item);
+    Locate<kTensor>(tile, item.key, item);
     return item;
   }
 
-  template <int kItem>
+  // This warp's rows of Q.
+  __device__ __forceinline__ void LoadQ(const QTile& tile) const {
+    const int row0 = WarpIndex() * Traits::kRows;
+    const WarpQ Q{ptx::SharedAddress(storage_.Q) +
+                  static_cast<std::uint32_t>(row0 * WarpQ::kRowBytes)};
+    const TileCopy<WarpQ, 32> copy(WarpIndex() * 32);
+    const char* first =
+        params_.q.Row(tile.batch, tile.sequence.q_begin + tile.row_begin + row0, tile.head);
+    const auto cols = static_cast<int>(params_.head_dim);
+    if (Traits::kPlain || params_.aligned) {
+      copy.Strided(Q, tile.rows - row0, cols, first, 0, params_.q.row_stride);
+    } else {
+      copy.Elements(Q, tile.rows - row0, cols,
+                    [&](int row) { return first + row * params_.q.row_stride; });
+    }
+  }
+
+  template <KeyTensor kTensor>
   __device__ __forceinline__ void Load(const Item& item, const TileKV& tile) const {
     const TileCopy<TileKV, Traits::kThreads> copy;
-    const int cols = Cols<kItem>();
-    const std::int64_t stride = View<kItem>().row_stride;
+    const auto cols = static_cast<int>(kTensor == KeyTensor::kK ? params_.head_dim
+                                                                : params_.head_dim_v);
+    const std::int64_t stride = View<kTensor>().row_stride;
     const auto row_address = [&](int row) {
       Item own;
-      Locate<kItem>(item.key + static_cast<unsigned>(row < item.rows ? row : 0), own);
+      own.rows = item.rows;
+      Locate<kTensor>(*item.tile, item.key + static_cast<unsigned>(row < item.rows ? row : 0), own);
       return own.base + own.begin * stride;
     };
     if (Traits::kPlain) {
-      copy.template Strided<kItem >= 2>(tile, item.rows, cols, item.base, item.begin, stride);
+      copy.Strided(tile, item.rows, cols, item.base, item.begin, stride);
     } else if (params_.aligned) {
       copy.Chunks(tile, item.rows, cols, row_address);
     } else {
@@ -238,12 +202,10 @@ class ForwardV2Loader {
   const ForwardParams& params_;
   ForwardV2Storage<Traits>& storage_;
   const std::uint32_t ring_;
-  int stage_ = Traits::kStages - 1;  // of the item in use
-  int target_ = 0;                   // of the later one
-  Item next_;
+  unsigned place_ = 0;  // the work, doubled, and which K and V is in use: its barrier's parity
 };
 
-// What one warp does with its rows of the Q tile.
+// What one warp does with its rows of the Q tiles.
 template <class Traits>
 class ForwardV2 {
  public:
@@ -252,154 +214,77 @@ class ForwardV2 {
   using Storage = ForwardV2Storage<Traits>;
   static constexpr DType kType = Traits::kType;
   static constexpr int kBlocks = Traits::kBlocks;
-  static constexpr int kShare = Traits::kShare;
 
   __device__ static void Run(const ForwardParams& params, const Schedule& schedule) {
     if (WarpIndex() == 0) {
-      const QTile tile = FindQTile(params, schedule, Traits::kTileQ, Traits::kTileKV);
       if (LaneIndex() == 0) {
-        Shared().tile = tile;
-        if constexpr (Traits::kPace == Pace::kDrift) {
-          for (ptx::Mbarrier& barrier : Shared().ready) {
-            ptx::MbarrierInit(&barrier, Traits::kWarps);
-          }
-        }
+        Shared().round = 0;
+        for (ptx::Mbarrier& barrier : Shared().ready) ptx::MbarrierInit(&barrier, Traits::kWarps);
       }
+      __syncwarp();
+#pragma unroll 1
+      for (unsigned work = 0; work < 2; ++work) Plan(params, schedule, work);
     }
     __syncthreads();
-    const QTile& tile = Shared().tile;
-    if (!tile.exists) return;
-    float O[kBlocks][Traits::kCols / 2] = {};
-    RowState state[kBlocks];
-    if (tile.walk.count > 0) Loop(params, tile, state, O);
-    Finish(params, tile, state, O);
-  }
-
- private:
-  using Common = RowsInCommon<typename Traits::TileP, Traits::kRows, Traits::kKeys, Traits::kTurns>;
-  static_assert(Traits::kTileQ % (16 * Traits::kWarps / kShare) == 0);
-
-  __device__ static Storage& Shared() { return *reinterpret_cast<Storage*>(ptx::DynamicShared()); }
-  __device__ __forceinline__ static Common InCommon() {
-    return Common(Shared().P, Shared().rows[0], Shared().grown);
-  }
-  // This warp's first row of the Q tile.
-  __device__ __forceinline__ static int FirstRow() { return WarpGroup<kShare>() * Traits::kRows; }
-
-  __device__ __forceinline__ static void Loop(const ForwardParams& params, const QTile& tile,
-                                              RowState (&state)[kBlocks],
-                                              float (&O)[kBlocks][Traits::kCols / 2]) {
-    using K = BlockReader<TileKV, Walk::kColsFirst>;
-    const BlockReader<TileQ, Walk::kRowsFirst> Q(TileQ{ptx::SharedAddress(Shared().Q)},
-                                                 FirstRow());
     ForwardV2Loader<Traits> loader(params, Shared());
-    for (int n = 0; n < tile.walk.count; ++n) {
-      float S[kBlocks][Traits::kKeys / 2];
-      const K k(loader.template Acquire<KeyTensor::kK>(n), WarpPart<kShare>() * Traits::kKeys);
-      ScoreProduct<kType, Traits::kHeadDim>(Q.Here(), k, S,  // S = Q K^T  [kRows, kKeys]
-                                            loader.template Later<KeyTensor::kK>());
-      Scores(params, tile, n, S);  // mask, bias
-      if constexpr (kShare == 1) {
-        Alone(params, tile, n, loader, S, state, O);
-      } else {
-        Together(params, tile, n, loader, S, state, O);
-      }
+    for (; loader.Work().exists; loader.NextWork()) {
+      // The others may still be at the work before: they see this when they have come to the next.
+      if (WarpIndex() == 0) Plan(params, schedule, loader.work() + 2);
+      const QTile& tile = loader.Work();
+      float O[kBlocks][Traits::kHeadDim / 2] = {};
+      RowState state[kBlocks];
+      for (int n = 0; n < tile.walk.count; ++n) Step(params, tile, n, loader, state, O);
+      Finish(params, tile, state, O);
     }
     ptx::CopyAsyncWait<0>();
   }
 
-  // The softmax and the second product of a warp that has its rows to itself.
-  __device__ __forceinline__ static void Alone(const ForwardParams& params, const QTile& tile,
-                                               int n, ForwardV2Loader<Traits>& loader,
-                                               float (&S)[kBlocks][Traits::kKeys / 2],
-                                               RowState (&state)[kBlocks],
-                                               float (&O)[kBlocks][Traits::kCols / 2]) {
+ private:
+  __device__ static Storage& Shared() { return *reinterpret_cast<Storage*>(ptx::DynamicShared()); }
+
+  // This warp's first row of the Q tile.
+  __device__ __forceinline__ static int FirstRow() { return WarpIndex() * Traits::kRows; }
+
+  __device__ __forceinline__ static void Plan(const ForwardParams& params, const Schedule& schedule,
+                                              unsigned work) {
+    std::uint32_t round = Shared().round;
+    const QTile tile = NextQTile(params, schedule, round, Traits::kTileQ, Traits::kTileKV);
+    __syncwarp();
+    if (LaneIndex() == 0) {
+      Shared().works[work % 4] = tile;
+      Shared().round = round;
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ static void Step(const ForwardParams& params, const QTile& tile, int n,
+                                              ForwardV2Loader<Traits>& loader,
+                                              RowState (&state)[kBlocks],
+                                              float (&O)[kBlocks][Traits::kHeadDim / 2]) {
+    using K = BlockReader<TileKV, Walk::kColsFirst>;
     using V = BlockReader<TileKV, Walk::kRowsFirst>;
-    std::uint32_t P[kBlocks][Traits::kKeys / 4];
-    OnlineSoftmax(Factor(params), S, state, O);  // m, P, l; O *= alpha
+    const BlockReader<TileQ, Walk::kRowsFirst> Q(TileQ{ptx::SharedAddress(Shared().Q)}, FirstRow());
+    const float factor = Traits::kPlain ? params.score_factor : 1.0f;
+    float S[kBlocks][Traits::kTileKV / 2];
+    std::uint32_t P[kBlocks][Traits::kTileKV / 4];
+    const K k(loader.template Acquire<KeyTensor::kK>(n), 0);
+    ScoreProduct<kType, Traits::kHeadDim>(Q.Here(), k, S);  // S = Q K^T  [kRows, kTileKV]
+    Scores(params, tile, n, S);                             // mask, bias
+    OnlineSoftmax(factor, S, state, O);                     // m, P, l; O *= alpha
     Pack(params, tile, n, S, P);
     const V v(loader.template Acquire<KeyTensor::kV>(n), 0);
-    ValueProduct<kType>(P, v, O, loader.template Later<KeyTensor::kV>());  // O += P V
-  }
-
-  // Of two warps that share their rows. P is computed against the old m; should a row's have to be
-  // raised, in either warp, both do it again.
-  __device__ __forceinline__ static void Together(const ForwardParams& params, const QTile& tile,
-                                                  int n, ForwardV2Loader<Traits>& loader,
-                                                  float (&S)[kBlocks][Traits::kKeys / 2],
-                                                  RowState (&state)[kBlocks],
-                                                  float (&O)[kBlocks][Traits::kCols / 2]) {
-    using V = BlockReader<TileKV, Walk::kRowsFirst>;
-    const Common common = InCommon();
-    std::uint32_t P[kBlocks][Traits::kKeys / 4];
-    float sum[kBlocks][2];
-    Weights(params, tile, n, S, state, P, sum);
-    common.Offer(P, MayGrow(Factor(params), S, state), n);
-    const TileKV value = loader.template Acquire<KeyTensor::kV>(n);
-    if constexpr (Traits::kPace != Pace::kItem) Common::Sync();
-    if (common.Grown(n)) {
-      RaiseTogether(params, S, state, O);
-      Weights(params, tile, n, S, state, P, sum);
-      common.Offer(P, false, n);
-      Common::Sync();
-    }
-#pragma unroll
-    for (int i = 0; i < 2 * kBlocks; ++i) state[i / 2].row_sum[i % 2] += sum[i / 2][i % 2];
-    const int part = WarpPart<kShare>();
-    const PartReader<kShare, V> mine(V(value, part * Traits::kKeys));
-    ValueProduct<kType>(P, mine, O, loader.template Later<KeyTensor::kV>());
-    common.Take(P, n);
-    const PartReader<kShare, V> theirs(V(value, (1 - part) * Traits::kKeys));
-    ValueProduct<kType>(P, theirs, O);
-  }
-
-  __device__ __forceinline__ static void RaiseTogether(const ForwardParams& params,
-                                                       const float (&S)[kBlocks][Traits::kKeys / 2],
-                                                       RowState (&state)[kBlocks],
-                                                       float (&O)[kBlocks][Traits::kCols / 2]) {
-    float max[kBlocks][2], alpha[2];
-#pragma unroll
-    for (int m = 0; m < kBlocks; ++m) RowMax(S[m], max[m]);
-    InCommon().Join(max, [](float a, float b) { return fmaxf(a, b); });
-#pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
-#pragma unroll
-      for (float& row : max[m]) row *= Factor(params);
-      Raise(max[m], state[m], alpha);
-      Rescale(alpha, O[m]);
-    }
-  }
-
-  // P of S, which stays, and what it adds to l.
-  __device__ __forceinline__ static void Weights(const ForwardParams& params, const QTile& tile,
-                                                 int n, const float (&S)[kBlocks][Traits::kKeys / 2],
-                                                 const RowState (&state)[kBlocks],
-                                                 std::uint32_t (&P)[kBlocks][Traits::kKeys / 4],
-                                                 float (&sum)[kBlocks][2]) {
-    float weights[kBlocks][Traits::kKeys / 2];
-#pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
-#pragma unroll
-      for (int i = 0; i < Traits::kKeys / 2; ++i) weights[m][i] = S[m][i];
-      Exponentials(Factor(params), state[m], weights[m], sum[m]);
-    }
-    Pack(params, tile, n, weights, P);
-  }
-
-  // What makes a log2 score of what Scores leaves.
-  __device__ __forceinline__ static float Factor(const ForwardParams& params) {
-    return Traits::kPlain ? params.score_factor : 1.0f;
+    ValueProduct<kType>(P, v, O);  // O += P V  [kRows, kHeadDim]
   }
 
   __device__ __forceinline__ static ScorePlace Place(const QTile& tile, int m, int n) {
     const int row = ptx::Here(FirstRow() + FragmentRow()) + 16 * m;
     return {tile.batch, tile.head, tile.row_begin + row,
-            tile.walk.At(n) * std::int64_t{Traits::kTileKV} + WarpPart<kShare>() * Traits::kKeys};
+            tile.walk.At(n) * std::int64_t{Traits::kTileKV}};
   }
 
   // Everything between the product and the softmax.
   __device__ __forceinline__ static void Scores(const ForwardParams& params, const QTile& tile,
-                                                int n, float (&S)[kBlocks][Traits::kKeys / 2]) {
+                                                int n, float (&S)[kBlocks][Traits::kTileKV / 2]) {
     const bool masked = n < tile.walk.masked;
     if (Traits::kPlain && !masked) return;
 #pragma unroll
@@ -409,15 +294,15 @@ class ForwardV2 {
       } else {
         HideOutside(TileInterval::Make(tile.sequence.mask, tile.row_begin,
                                        tile.walk.At(n) * std::int64_t{Traits::kTileKV}),
-                    FirstRow() + 16 * m + FragmentRow(), WarpPart<kShare>() * Traits::kKeys, S[m]);
+                    FirstRow() + 16 * m + FragmentRow(), 0, S[m]);
       }
     }
   }
 
   // The dropout of P, and P as the second product takes it.
   __device__ __forceinline__ static void Pack(const ForwardParams& params, const QTile& tile, int n,
-                                              float (&weights)[kBlocks][Traits::kKeys / 2],
-                                              std::uint32_t (&P)[kBlocks][Traits::kKeys / 4]) {
+                                              float (&weights)[kBlocks][Traits::kTileKV / 2],
+                                              std::uint32_t (&P)[kBlocks][Traits::kTileKV / 4]) {
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
       if (!Traits::kPlain && params.dropout.active()) {
@@ -457,36 +342,29 @@ class ForwardV2 {
   // O divided by l, to global memory, and lse.
   __device__ __forceinline__ static void Finish(const ForwardParams& params, const QTile& tile,
                                                 RowState (&state)[kBlocks],
-                                                float (&O)[kBlocks][Traits::kCols / 2]) {
+                                                float (&O)[kBlocks][Traits::kHeadDim / 2]) {
     const Target target{params, tile};
-    float row_sum[kBlocks][2];
     unsigned bad = 0;  // rows of this warp with a NaN or an infinity
-#pragma unroll
-    for (int n = 0; n < 2 * kBlocks; ++n) row_sum[n / 2][n % 2] = QuadSum(state[n / 2].row_sum[n % 2]);
-    if constexpr (kShare == 2) {
-      InCommon().Join(row_sum, [](float a, float b) { return a + b; });
-      Common::Sync();  // both have read
-    }
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
       const int row0 = FirstRow() + 16 * m;
       const auto address = [&](int row) { return target.Row(row0 + row); };
-      const BlockTarget<decltype(address), PartColumns<kShare>> block{
-          address, target.dtype(), Traits::kPlain || params.aligned, tile.rows - row0,
-          static_cast<int>(params.head_dim_v)};
+      const BlockTarget<decltype(address)> block{address, target.dtype(),
+                                                 Traits::kPlain || params.aligned,
+                                                 tile.rows - row0,
+                                                 static_cast<int>(params.head_dim_v)};
       float lse[2];
-      Finalize(state[m].row_max, row_sum[m], O[m], lse);
-      StoreBlock<kType>(TileQ{ptx::SharedAddress(Shared().Q)}, row0, O[m], block);
+      Finalize(state[m], O[m], lse);
+      StoreBlock<kType>(O[m], block);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = FragmentRow() + 8 * r;
         if (FragmentCol() != 0) continue;
-        Shared().rows[WarpPart<kShare>()][row0 + row] = lse[r];
-        if (row < block.rows && WarpPart<kShare>() == 0) target.StoreLse(row0 + row, lse[r]);
+        Shared().lse[row0 + row] = lse[r];
+        if (row < block.rows) target.StoreLse(row0 + row, lse[r]);
       }
       if (!Traits::kPlain || tile.walk.masked > 0) bad |= RowsNotFinite(O[m]) << 16 * m;
     }
-    if constexpr (kShare == 2) Common::Sync();
     Repair(params, tile, bad);
   }
 
@@ -504,7 +382,7 @@ class ForwardV2 {
       const int row = FirstRow() + __ffs(static_cast<int>(bad)) - 1;
       if (row >= tile.rows) break;
       RepairRow<kType>(params, tile.sequence, tile.batch, tile.head, tile.row_begin + row, keys,
-                       Shared().rows[WarpPart<kShare>()][row], [&](int col, float value) {
+                       Shared().lse[row], [&](int col, float value) {
                          StoreElement<kType>(target.Row(row), target.dtype(), col, value);
                        });
     }
@@ -520,10 +398,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kResident)
   ForwardV2<Traits>::Run(params, schedule);
 }
 
+// By at most `blocks` thread blocks.
 template <class Traits>
-cudaError_t LaunchForwardV2(const ForwardParams& params, Schedule schedule, cudaStream_t stream) {
-  const std::uint32_t blocks = schedule.total() * static_cast<std::uint32_t>(params.num_splits);
-  if (blocks == 0) return cudaErrorInvalidConfiguration;
+cudaError_t LaunchForwardV2(const ForwardParams& params, Schedule schedule, std::uint32_t blocks,
+                            cudaStream_t stream) {
+  const std::uint32_t works = schedule.total() * static_cast<std::uint32_t>(params.num_splits);
+  if (works == 0) return cudaErrorInvalidConfiguration;
   const auto* kernel = reinterpret_cast<const void*>(&ForwardV2Kernel<Traits>);
   constexpr int kBytes = sizeof(ForwardV2Storage<Traits>);
   const cudaError_t error =
@@ -531,23 +411,26 @@ cudaError_t LaunchForwardV2(const ForwardParams& params, Schedule schedule, cuda
   if (error != cudaSuccess) return error;
   ForwardParams copy = params;
   void* arguments[] = {&copy, &schedule};
-  return cudaLaunchKernel(kernel, dim3(blocks), dim3(Traits::kThreads), arguments, kBytes, stream);
+  return cudaLaunchKernel(kernel, dim3(std::min(works, blocks)), dim3(Traits::kThreads), arguments,
+                          kBytes, stream);
 }
 
 template <class Traits>
-cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
+cudaError_t LaunchForwardV2(const ForwardParams& params, int multiprocessors, cudaStream_t stream) {
   if (params.batch == 0 || params.total_q == 0) return cudaSuccess;
-  return LaunchForwardV2<Traits>(params, MakeQTileSchedule(params, Traits::kTileQ), stream);
+  const std::uint32_t blocks =
+      ForwardV2Persists(params) ? static_cast<std::uint32_t>(multiprocessors * Traits::kResident)
+                                : UINT32_MAX;
+  return LaunchForwardV2<Traits>(params, MakeQTileSchedule(params, Traits::kTileQ), blocks, stream);
 }
 
 // For what it needs see instances/forward_v2.h.
-template <DType kType, int kHeadDim>
-cudaError_t LaunchForwardV2(const ForwardParams& params, cudaStream_t stream) {
-  constexpr ForwardV2Config kPlain = ForwardV2ConfigFor(kHeadDim, true);
-  constexpr ForwardV2Config kFull = ForwardV2ConfigFor(kHeadDim, false);
-  return params.plain() && params.aligned && params.page_size % kPlain.tile_kv == 0
-             ? LaunchForwardV2<ForwardV2Traits<kType, kPlain, true>>(params, stream)
-             : LaunchForwardV2<ForwardV2Traits<kType, kFull, false>>(params, stream);
+template <DType kType, int kRow>
+cudaError_t LaunchForwardV2(const ForwardParams& params, int multiprocessors, cudaStream_t stream) {
+  constexpr ForwardV2Config kConfig = kForwardV2Configs[kRow];
+  return params.plain() && params.aligned && params.page_size % kConfig.tile_kv == 0
+             ? LaunchForwardV2<ForwardV2Traits<kType, kConfig, true>>(params, multiprocessors, stream)
+             : LaunchForwardV2<ForwardV2Traits<kType, kConfig, false>>(params, multiprocessors, stream);
 }
 
 #endif  // __CUDACC__

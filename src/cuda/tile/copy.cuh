@@ -35,26 +35,6 @@ class TileCopy {
     });
   }
 
-  // What is to do of Strided in step `step` of kSteps.
-  template <int kSteps, bool kAllOrNone>
-  __device__ __forceinline__ void Step(const Tile& tile, int step, int rows, int cols,
-                                       const char* base, unsigned begin,
-                                       std::int64_t stride) const {
-    constexpr int kSpans = Tile::kChunks / Tile::kSpan;
-    constexpr int kCopies = Tile::kRows / kStep * kSpans;
-    const char* source = base + (begin + static_cast<unsigned>(row_)) * stride;
-#pragma unroll
-    for (int n = 0; n < kCopies; ++n) {
-      if (n < step * kCopies / kSteps || n >= (step + 1) * kCopies / kSteps) continue;
-      const int row = n / kSpans * kStep;
-      const int chunk = n % kSpans * Tile::kSpan;
-      ptx::CopyAsync16(
-          tile.address + offset_ + static_cast<std::uint32_t>(row * Tile::kRowBytes + chunk * 16),
-          source + row * stride + (chunk_ + chunk) * 16,
-          (kAllOrNone ? rows > 0 : row_ + row < rows) && (chunk_ + chunk) * 8 < cols);
-    }
-  }
-
   // source(row) is the address of a row; rows from `rows` on are only asked for their address.
   template <class Source>
   __device__ __forceinline__ void Chunks(const Tile& tile, int rows, int cols,
@@ -92,15 +72,17 @@ class TileCopy {
     }
   }
 
-  // A pass takes kStep rows: a multiple of 8, so that the swizzle of a thread is one constant.
+  // A pass takes kStep rows: where they are a multiple of 8, the swizzle of a thread is one constant.
   static constexpr int kStep = kThreads / Tile::kSpan;
-  static_assert(kStep % 8 == 0 && Tile::kRows % kStep == 0);
+  static_assert(Tile::kRows % kStep == 0);
 
   template <class Visit>
   __device__ __forceinline__ void ForEachRow(const Tile& tile, const Visit& visit) const {
 #pragma unroll
     for (int row = 0; row < Tile::kRows; row += kStep) {
-      visit(row_ + row, tile.address + offset_ + static_cast<std::uint32_t>(row * Tile::kRowBytes));
+      visit(row_ + row, kStep % 8 == 0 ? tile.address + offset_ +
+                                             static_cast<std::uint32_t>(row * Tile::kRowBytes)
+                                       : tile.At(row_ + row, chunk_));
     }
   }
 

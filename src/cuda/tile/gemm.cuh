@@ -7,18 +7,10 @@
 
 namespace flashwok::cuda {
 
-// What is done between the steps of a product: nothing.
-struct NothingElse {
-  template <int kSteps>
-  __device__ __forceinline__ void Step(int) const {}
-};
-
 // S = Q K^T over kHeadDim columns; K from the reader's first row on.
-template <DType kType, int kHeadDim, class ReaderQ, class ReaderK, int kBlocks, int kCount,
-          class Else = NothingElse>
+template <DType kType, int kHeadDim, class ReaderQ, class ReaderK, int kBlocks, int kCount>
 __device__ __forceinline__ void ScoreProduct(const ReaderQ& Q, const ReaderK& K,
-                                             float (&S)[kBlocks][kCount],
-                                             const Else& other = {}) {
+                                             float (&S)[kBlocks][kCount]) {
 #pragma unroll
   for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
@@ -29,7 +21,6 @@ __device__ __forceinline__ void ScoreProduct(const ReaderQ& Q, const ReaderK& K,
     std::uint32_t a[kBlocks][4];
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) ptx::LoadMatrix4(a[m], Q.At(m, k));
-    other.template Step<kHeadDim / 16>(k);
 #pragma unroll
     for (int n = 0; n < kCount / 8; ++n) {
       std::uint32_t b[4];
@@ -44,14 +35,11 @@ __device__ __forceinline__ void ScoreProduct(const ReaderQ& Q, const ReaderK& K,
 }
 
 // O += P V; V from the reader's first row on, P as PackRows leaves it.
-template <DType kType, class ReaderV, int kBlocks, int kPairs, int kCount,
-          class Else = NothingElse>
+template <DType kType, class ReaderV, int kBlocks, int kPairs, int kCount>
 __device__ __forceinline__ void ValueProduct(const std::uint32_t (&P)[kBlocks][kPairs],
-                                             const ReaderV& V, float (&O)[kBlocks][kCount],
-                                             const Else& other = {}) {
+                                             const ReaderV& V, float (&O)[kBlocks][kCount]) {
 #pragma unroll
   for (int k = 0; k < kPairs / 4; ++k) {
-    other.template Step<kPairs / 4>(k);
 #pragma unroll
     for (int n = 0; n < kCount / 8; ++n) {
       std::uint32_t b[4];
