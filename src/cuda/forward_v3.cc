@@ -9,17 +9,6 @@
 #include "cuda/kernels.h"
 
 namespace flashwok::cuda {
-namespace {
-
-int Multiprocessors() {
-  int device = 0;
-  int count = 1;
-  (void)cudaGetDevice(&device);
-  (void)cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
-}
-
-}  // namespace
 
 Launch PlanForwardV3(const Layout& layout) {
   const ForwardV3Config config = ForwardV3ConfigOf(layout);
@@ -46,7 +35,7 @@ Status ForwardV3(const Problem& problem, const ForwardOutput& output, const Laun
     if (!status.ok()) return status;
   }
   const auto blocks = static_cast<int>(
-      std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors())));
+      std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors(problem.q.device.index))));
   return FromCuda(kForwardV3Launchers[ForwardV3RowOf(layout)](problem.q.dtype, params, blocks, stream),
                   "cuda_forward_v3");
 }

@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "common/tile_range.h"
+#include "cuda/attention/find_sequence.cuh"
 #include "cuda/attention/params.h"
 #include "cuda/attention/schedule.h"
-#include "cuda/tile/fragment.cuh"
 
 namespace flashwok::cuda {
 
@@ -24,9 +24,6 @@ inline Schedule MakeQTileSchedule(const ForwardParams& params, std::int64_t tile
   return {static_cast<std::uint32_t>(heads), static_cast<std::uint32_t>(per_head),
           static_cast<std::uint32_t>(Schedule::Section(heads, params.group, kv_bytes))};
 }
-
-// Whether a thread block takes one Q tile after the other.
-inline bool ForwardV2Persists(const ForwardParams&) { return true; }
 
 // The KV tiles that a Q tile visits, in the order in which it does: those that need masking first,
 // then the others, each from right to left.
@@ -72,33 +69,6 @@ struct QTile {
   const char* v = nullptr;
 };
 
-// Tile number `index` of the varlen sequences one after the other: each lane counts the tiles of a
-// sequence, 32 at a time. Returns the sequence, or -1, and leaves in `index` the tile within it.
-__device__ inline std::int64_t FindSequence(const ForwardParams& params, int tile_q,
-                                            std::int64_t& index) {
-  const int lane = LaneIndex();
-  for (std::int64_t first = 0; first < params.batch; first += 32) {
-    int tiles = 0;
-    if (first + lane < params.batch) {
-      const Sequence sequence = params.At(first + lane);
-      if (sequence.seqlen_q > 0) tiles = static_cast<int>(CeilDiv(sequence.seqlen_q, tile_q));
-    }
-    int sum = tiles;  // up to and with this lane's
-    for (int step = 1; step < 32; step *= 2) {
-      const int before = __shfl_up_sync(kAllLanes, sum, step);
-      if (lane >= step) sum += before;
-    }
-    const unsigned past = __ballot_sync(kAllLanes, sum > index);
-    if (past != 0) {
-      const int found = __ffs(static_cast<int>(past)) - 1;
-      index -= __shfl_sync(kAllLanes, sum - tiles, found);
-      return first + found;
-    }
-    index -= __shfl_sync(kAllLanes, sum, 31);
-  }
-  return -1;
-}
-
 // The part of `range` that piece `split` of the keys holds.
 __device__ inline TileRange PieceOf(TileRange range, std::int64_t tiles, int split) {
   const auto clamp = [](std::int64_t x, std::int64_t low, std::int64_t high) {
@@ -133,7 +103,7 @@ __device__ inline QTile FindQTile(const ForwardParams& params, const Schedule& s
   const std::uint32_t whole = splits == 1 ? index : index / splits;
   const Schedule::Place place = schedule.At(whole);
   tile.split = static_cast<int>(index - whole * splits);
-  std::int64_t q_tile = place.q_tile;
+  auto q_tile = static_cast<int>(place.q_tile);
   if (params.cu_seqlens_q) {
     tile.head = place.head;
     tile.batch = FindSequence(params, tile_q, q_tile);
@@ -144,7 +114,7 @@ __device__ inline QTile FindQTile(const ForwardParams& params, const Schedule& s
     tile.batch = place.head / num_heads;
   }
   tile.sequence = params.At(tile.batch);
-  tile.row_begin = q_tile * tile_q;
+  tile.row_begin = std::int64_t{q_tile} * tile_q;
   tile.rows =
       static_cast<int>(std::min<std::int64_t>(tile.sequence.seqlen_q - tile.row_begin, tile_q));
   tile.exists = true;

@@ -1,6 +1,9 @@
-// The tiles of the V2 forward kernel, a row for each bucket of head_dim: the larger of head_dim and
+// The tiles of the V2 forward kernel, rows for each bucket of head_dim: the larger of head_dim and
 // head_dim_v, rounded up to the next one here; and for what shared memory a thread block can have.
 #pragma once
+
+#include <cstdint>
+#include <iterator>
 
 namespace flashwok::cuda {
 
@@ -28,13 +31,18 @@ inline constexpr ForwardV2Config kForwardV2Configs[] = {
     {256, 163, 128, 32, 8, 1, 8, 1},
     {256, 99, 64, 32, 4, 1, 4, 1},
 };
+inline constexpr int kForwardV2Rows = std::size(kForwardV2Configs);
 
-// The first row for a head_dim, which is at most the last one's, on a device.
-constexpr ForwardV2Config ForwardV2ConfigFor(int head_dim, int shared_kib = 227) {
-  for (const ForwardV2Config& config : kForwardV2Configs) {
-    if (head_dim <= config.head_dim && config.shared_kib <= shared_kib) return config;
+// Up to so many keys a thread block takes one Q tile after the other, though they differ in length.
+inline constexpr std::int64_t kForwardV2ShortKeys = 2048;
+
+// The first row for a head_dim on a device, -1 when there is none.
+constexpr int ForwardV2Row(std::int64_t head_dim, int shared_kib) {
+  for (int row = 0; row < kForwardV2Rows; ++row) {
+    const ForwardV2Config& config = kForwardV2Configs[row];
+    if (head_dim <= config.head_dim && config.shared_kib <= shared_kib) return row;
   }
-  return {};
+  return -1;
 }
 
 }  // namespace flashwok::cuda

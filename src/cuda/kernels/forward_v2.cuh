@@ -8,202 +8,16 @@
 #include <cstdint>
 
 #include "cuda/attention/epilogue.cuh"
+#include "cuda/attention/forward_v2_loader.cuh"
 #include "cuda/attention/online_softmax.cuh"
 #include "cuda/attention/params.h"
 #include "cuda/attention/q_tile.cuh"
 #include "cuda/attention/repair.cuh"
 #include "cuda/attention/score_stage.cuh"
-#include "cuda/config/forward_v2.h"
-#include "cuda/ptx/mbarrier.cuh"
-#include "cuda/tile/copy.cuh"
+#include "cuda/config/forward_v2_traits.h"
 #include "cuda/tile/gemm.cuh"
 
 namespace flashwok::cuda {
-
-// kPlain: nothing but an interval mask between the product and the softmax, rows aligned to 16
-// bytes, and no KV tile on two pages. All else is decided at run time.
-template <DType kInput, ForwardV2Config kConfig, bool kPlainScores>
-struct ForwardV2Traits {
-  static constexpr DType kType = kInput;
-  static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr bool kPlain = kPlainScores;
-  static constexpr int kTileQ = kConfig.tile_q;
-  static constexpr int kTileKV = kConfig.tile_kv;
-  static constexpr int kWarps = kPlain ? kConfig.warps : kConfig.full_warps;
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int kResident = kPlain ? kConfig.blocks : kConfig.full_blocks;  // on an SM
-  static constexpr int kRows = kTileQ / kWarps;  // of a warp
-  static constexpr int kBlocks = kRows / 16;
-  static_assert(kTileQ % (16 * kWarps) == 0);
-  using TileQ = SharedTile<kTileQ, kHeadDim>;
-  using WarpQ = SharedTile<kRows, kHeadDim>;
-  using TileKV = SharedTile<kTileKV, kHeadDim>;
-};
-
-template <class Traits>
-struct ForwardV2Storage {
-  alignas(128) unsigned char Q[Traits::TileQ::kBytes];
-  alignas(128) unsigned char KV[4][Traits::TileKV::kBytes];  // K, V, K, V
-  float lse[Traits::kTileQ];
-  ptx::Mbarrier ready[2];  // K, V
-  QTile works[4];          // work n is in works[n % 4]
-  std::uint32_t round;     // how far NextQTile is
-};
-
-enum class KeyTensor : std::uint8_t { kK, kV };
-
-// Brings the thread block's works one after the other: of each, Q, and K and V of its visited tiles
-// in turns. Two tiles are on their way while one is in use, those of the next work too.
-//
-// Warps may drift apart by about one tile: a warp arrives at the barrier of the next tile when it
-// has its part of it and is done with the one before this, whose place the one after the next will
-// take; only then, with this tile's product between, it waits for the others.
-template <class Traits>
-class ForwardV2Loader {
- public:
-  using WarpQ = typename Traits::WarpQ;
-  using TileKV = typename Traits::TileKV;
-
-  __device__ __forceinline__ ForwardV2Loader(const ForwardParams& params,
-                                             ForwardV2Storage<Traits>& storage)
-      : params_(params), storage_(storage), ring_(ptx::SharedAddress(storage.KV)) {
-    if (!Work().exists) return;
-    LoadQ(Work());
-    Load<KeyTensor::kK>(Find<KeyTensor::kK>(Work(), 0), Stage<KeyTensor::kK>(0));
-    ptx::CopyAsyncCommit();
-    Load<KeyTensor::kV>(Find<KeyTensor::kV>(Work(), 0), Stage<KeyTensor::kV>(0));
-    ptx::CopyAsyncCommit();
-    ptx::CopyAsyncWait<1>();
-    Arrive<KeyTensor::kK>();
-  }
-
-  __device__ __forceinline__ const QTile& Work(unsigned ahead = 0) const {
-    return storage_.works[(work() + ahead) % 4];
-  }
-
-  // kTensor of visited tile n of the work, once it is there; starts the copies of the tile after
-  // it, and with the last V those of the next work's Q, whose place must be free.
-  template <KeyTensor kTensor>
-  __device__ __forceinline__ TileKV Acquire(int n) {
-    constexpr KeyTensor kOther = kTensor == KeyTensor::kK ? KeyTensor::kV : KeyTensor::kK;
-    const bool last = n + 1 == Work().walk.count;
-    const QTile& tile = Work(last);
-    const Item later = Find<kTensor>(tile, last ? 0 : n + 1);
-    ptx::MbarrierWait(&storage_.ready[static_cast<int>(kTensor)], place_ % 2);
-    Load<kTensor>(later, Stage<kTensor>((place_ + 1) % 2));
-    if (kTensor == KeyTensor::kV && last && tile.exists) {
-      __syncwarp();
-      LoadQ(tile);
-    }
-    ptx::CopyAsyncCommit();
-    ptx::CopyAsyncWait<1>();
-    Arrive<kOther>();
-    const TileKV now = Stage<kTensor>(place_ % 2);
-    if (kTensor == KeyTensor::kV) place_ ^= 1;
-    return now;
-  }
-
-  __device__ __forceinline__ void NextWork() { place_ += 2; }
-  __device__ __forceinline__ unsigned work() const { return place_ / 2; }
-
- private:
-  // `rows` rows from number `begin` of those that start at `base`: all keys, or a page of them.
-  struct Item {
-    int rows = 0;
-    unsigned key = 0;
-    unsigned begin = 0;
-    const char* base = nullptr;
-    const QTile* tile = nullptr;
-  };
-
-  template <KeyTensor kTensor>
-  __device__ __forceinline__ TileKV Stage(unsigned turn) const {
-    const unsigned stage = 2 * turn + static_cast<unsigned>(kTensor);
-    return {ring_ + stage * static_cast<std::uint32_t>(TileKV::kBytes)};
-  }
-
-  // This warp has its part of the next tile, and is done with the one before this.
-  template <KeyTensor kTensor>
-  __device__ __forceinline__ void Arrive() const {
-    __syncwarp();
-    if (LaneIndex() == 0) ptx::MbarrierArrive(&storage_.ready[static_cast<int>(kTensor)]);
-  }
-
-  template <KeyTensor kTensor>
-  __device__ __forceinline__ const RowView& View() const {
-    return kTensor == KeyTensor::kK ? params_.k : params_.v;
-  }
-
-  // Where key `key` lies. In 32 bits: there are no registers for a division in 64.
-  template <KeyTensor kTensor>
-  __device__ __forceinline__ void Locate(const QTile& tile, unsigned key, Item& item) const {
-    item.base = kTensor == KeyTensor::kK ? tile.k : tile.v;
-    item.begin = key;
-    if (params_.page_size == 0 || item.rows <= 0) return;
-    const auto page_size = static_cast<unsigned>(params_.page_size);
-    const unsigned slot = key / page_size;
-    const IntView pages{params_.page_table.data + tile.batch * params_.page_batch_stride,
-                        params_.page_table.stride};
-    item.base = View<kTensor>().Row(pages.At(slot, 0, params_.num_pages - 1), 0, tile.head_kv);
-    item.begin = key - slot * page_size;
-  }
-
-  // Of visited tile n; without a work it has no rows.
-  template <KeyTensor kTensor>
-  __device__ __forceinline__ Item Find(const QTile& tile, int n) const {
-    Item item;
-    item.tile = &tile;
-    if (tile.exists) {
-      item.key = static_cast<unsigned>(tile.walk.At(n) * Traits::kTileKV);
-      item.rows = static_cast<int>(tile.sequence.seqlen_k - item.key);
-    }
-    Locate<kTensor>(tile, item.key, item);
-    return item;
-  }
-
-  // This warp's rows of Q.
-  __device__ __forceinline__ void LoadQ(const QTile& tile) const {
-    const int row0 = WarpIndex() * Traits::kRows;
-    const WarpQ Q{ptx::SharedAddress(storage_.Q) +
-                  static_cast<std::uint32_t>(row0 * WarpQ::kRowBytes)};
-    const TileCopy<WarpQ, 32> copy(WarpIndex() * 32);
-    const char* first =
-        params_.q.Row(tile.batch, tile.sequence.q_begin + tile.row_begin + row0, tile.head);
-    const auto cols = static_cast<int>(params_.head_dim);
-    if (Traits::kPlain || params_.aligned) {
-      copy.Strided(Q, tile.rows - row0, cols, first, 0, params_.q.row_stride);
-    } else {
-      copy.Elements(Q, tile.rows - row0, cols,
-                    [&](int row) { return first + row * params_.q.row_stride; });
-    }
-  }
-
-  template <KeyTensor kTensor>
-  __device__ __forceinline__ void Load(const Item& item, const TileKV& tile) const {
-    const TileCopy<TileKV, Traits::kThreads> copy;
-    const auto cols = static_cast<int>(kTensor == KeyTensor::kK ? params_.head_dim
-                                                                : params_.head_dim_v);
-    const std::int64_t stride = View<kTensor>().row_stride;
-    const auto row_address = [&](int row) {
-      Item own;
-      own.rows = item.rows;
-      Locate<kTensor>(*item.tile, item.key + static_cast<unsigned>(row < item.rows ? row : 0), own);
-      return own.base + own.begin * stride;
-    };
-    if (Traits::kPlain) {
-      copy.Strided(tile, item.rows, cols, item.base, item.begin, stride);
-    } else if (params_.aligned) {
-      copy.Chunks(tile, item.rows, cols, row_address);
-    } else {
-      copy.Elements(tile, item.rows, cols, row_address);
-    }
-  }
-
-  const ForwardParams& params_;
-  ForwardV2Storage<Traits>& storage_;
-  const std::uint32_t ring_;
-  unsigned place_ = 0;  // the work, doubled, and which K and V is in use: its barrier's parity
-};
 
 // What one warp does with its rows of the Q tiles.
 template <class Traits>
@@ -240,6 +54,8 @@ class ForwardV2 {
   }
 
  private:
+  static_assert(sizeof(Storage) <= Traits::kSharedKib * 1024);
+
   __device__ static Storage& Shared() { return *reinterpret_cast<Storage*>(ptx::DynamicShared()); }
 
   // This warp's first row of the Q tile.
@@ -415,22 +231,37 @@ cudaError_t LaunchForwardV2(const ForwardParams& params, Schedule schedule, std:
                           kBytes, stream);
 }
 
+// One thread block a Q tile where the tiles are of different lengths and long: the hardware hands
+// them out as blocks become free. Else as many as run at once, each of which brings its next tile's
+// Q, K and V while it computes this one.
 template <class Traits>
 cudaError_t LaunchForwardV2(const ForwardParams& params, int multiprocessors, cudaStream_t stream) {
   if (params.batch == 0 || params.total_q == 0) return cudaSuccess;
+  const bool alike = params.causal == Causal::kNone && params.window_left < 0 &&
+                     params.window_right < 0 && !params.cu_seqlens_q;
   const std::uint32_t blocks =
-      ForwardV2Persists(params) ? static_cast<std::uint32_t>(multiprocessors * Traits::kResident)
-                                : UINT32_MAX;
+      alike || params.total_k <= kForwardV2ShortKeys
+          ? static_cast<std::uint32_t>(multiprocessors * Traits::kResident)
+          : UINT32_MAX;
   return LaunchForwardV2<Traits>(params, MakeQTileSchedule(params, Traits::kTileQ), blocks, stream);
 }
 
-// For what it needs see instances/forward_v2.h.
-template <DType kType, int kRow>
+template <DType kType, ForwardV2Config kConfig>
 cudaError_t LaunchForwardV2(const ForwardParams& params, int multiprocessors, cudaStream_t stream) {
-  constexpr ForwardV2Config kConfig = kForwardV2Configs[kRow];
+  using Plain = ForwardV2Traits<kType, kConfig, true>;
+  using Full = ForwardV2Traits<kType, kConfig, false>;
   return params.plain() && params.aligned && params.page_size % kConfig.tile_kv == 0
-             ? LaunchForwardV2<ForwardV2Traits<kType, kConfig, true>>(params, multiprocessors, stream)
-             : LaunchForwardV2<ForwardV2Traits<kType, kConfig, false>>(params, multiprocessors, stream);
+             ? LaunchForwardV2<Plain>(params, multiprocessors, stream)
+             : LaunchForwardV2<Full>(params, multiprocessors, stream);
+}
+
+template <int kRow>
+cudaError_t LaunchForwardV2(DType dtype, const ForwardParams& params, int multiprocessors,
+                            cudaStream_t stream) {
+  constexpr ForwardV2Config kConfig = kForwardV2Configs[kRow];
+  return dtype == DType::kBFloat16
+             ? LaunchForwardV2<DType::kBFloat16, kConfig>(params, multiprocessors, stream)
+             : LaunchForwardV2<DType::kFloat16, kConfig>(params, multiprocessors, stream);
 }
 
 #endif  // __CUDACC__
