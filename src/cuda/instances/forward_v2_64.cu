@@ -2,3 +2,5 @@
 
 template cudaError_t flashwok::cuda::LaunchForwardV2<1>(
     DType, const ForwardParams&, int, cudaStream_t);
+template cudaError_t flashwok::cuda::LaunchForwardV2<2>(
+    DType, const ForwardParams&, int, cudaStream_t);
