@@ -2,12 +2,22 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "cuda/check.h"
 
 namespace flashwok::cuda {
 namespace {
 
 cudaStream_t Stream(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+// 0 when there is no such device.
+int Attribute(cudaDeviceAttr attribute, int device) {
+  int value = 0;
+  if (cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess) return value;
+  (void)cudaGetLastError();
+  return 0;
+}
 
 }  // namespace
 
@@ -41,14 +51,16 @@ std::string DeviceName(int device) {
 }
 
 int Architecture(int device) {
-  int major = 0;
-  int minor = 0;
-  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess) {
-    return 10 * major + minor;
-  }
-  (void)cudaGetLastError();
-  return 0;
+  return 10 * Attribute(cudaDevAttrComputeCapabilityMajor, device) +
+         Attribute(cudaDevAttrComputeCapabilityMinor, device);
+}
+
+int SharedKib(int device) {
+  return std::max(Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device) / 1024, 99);
+}
+
+int Multiprocessors(int device) {
+  return std::max(Attribute(cudaDevAttrMultiProcessorCount, device), 1);
 }
 
 DeviceGuard::DeviceGuard(int device) {

@@ -15,6 +15,10 @@ int DeviceCount();
 std::string DeviceName(int device);
 // Compute capability as one number, 90 for 9.0; 0 when there is no such device.
 int Architecture(int device);
+// What a thread block can have of shared memory, in KiB; at least the 99 that every device from
+// compute capability 8.0 on gives.
+int SharedKib(int device);
+int Multiprocessors(int device);
 // Why there is no device: a build without CUDA, no driver, an old one; empty when there is one.
 std::string Absence();
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cuda/check.h"
+#include "cuda/device.h"
 #include "cuda/forward_params.h"
 #include "cuda/instances/forward_v1.h"
 #include "cuda/kernels.h"
@@ -12,9 +13,12 @@
 namespace flashwok::cuda {
 namespace {
 
-ForwardV1Config Config(const Layout& layout) {
-  return ForwardV1ConfigFor(static_cast<int>(std::max(layout.head_dim, layout.head_dim_v)));
+int Row(const Layout& layout) {
+  return ForwardV1Row(std::max(layout.head_dim, layout.head_dim_v),
+                      SharedKib(layout.problem().q.device.index));
 }
+
+ForwardV1Config Config(const Layout& layout) { return kForwardV1Configs[Row(layout)]; }
 
 bool Varlen(const Layout& layout) { return layout.problem().cu_seqlens_q.present(); }
 
@@ -28,17 +32,6 @@ std::int64_t RunningFloats(const Layout& layout) {
   const ForwardV1Config config = Config(layout);
   return Heads(layout) * config.tile_q * config.head_dim *
          ForwardV1Tiles(layout.total_q, config.tile_q, Varlen(layout) ? layout.batch : 0);
-}
-
-using Launcher = cudaError_t (*)(const ForwardParams&, cudaStream_t);
-
-template <DType kType>
-Launcher Find(int head_dim) {
-  switch (head_dim) {
-    case 64: return LaunchForwardV1<kType, 64>;
-    case 128: return LaunchForwardV1<kType, 128>;
-    default: return LaunchForwardV1<kType, 256>;
-  }
 }
 
 }  // namespace
@@ -73,10 +66,8 @@ Status ForwardV1(const Problem& problem, const ForwardOutput& output, const Laun
     params.row_sum = params.row_max;
     params.row_sum.data = row_max + Rows(layout);
   }
-  const int head_dim = Config(layout).head_dim;
-  const Launcher launcher = problem.q.dtype == DType::kBFloat16 ? Find<DType::kBFloat16>(head_dim)
-                                                                : Find<DType::kFloat16>(head_dim);
-  return FromCuda(launcher(params, static_cast<cudaStream_t>(launch.stream)), "cuda_forward_v1");
+  const auto launcher = kForwardV1Launchers[static_cast<std::size_t>(Row(layout))];
+  return FromCuda(launcher(problem.q.dtype, params, static_cast<cudaStream_t>(launch.stream)), "cuda_forward_v1");
 }
 
 }  // namespace flashwok::cuda

@@ -4,6 +4,7 @@
 
 #include "common/tile_range.h"
 #include "cuda/check.h"
+#include "cuda/device.h"
 #include "cuda/config/forward_v2.h"
 #include "cuda/forward_params.h"
 #include "cuda/instances/forward_v2.h"
@@ -19,29 +20,18 @@ constexpr int kMaxPieces = 256;
 // which others are in the call.
 constexpr std::int64_t kPiece = 1024;
 
-ForwardV2Config Config(const Layout& layout) {
-  return ForwardV2ConfigFor(static_cast<int>(std::max(layout.head_dim, layout.head_dim_v)));
+int Row(const Layout& layout) {
+  return ForwardV2Row(std::max(layout.head_dim, layout.head_dim_v),
+                      SharedKib(layout.problem().q.device.index));
 }
+
+ForwardV2Config Config(const Layout& layout) { return kForwardV2Configs[Row(layout)]; }
 
 std::int64_t Blocks(const Layout& layout, int tile_q) {
   const bool varlen = layout.problem().cu_seqlens_q.present();
   const std::int64_t tiles = varlen ? layout.total_q / tile_q + layout.batch
                                     : CeilDiv(layout.total_q, tile_q) * layout.batch;
   return tiles * layout.num_heads;
-}
-
-using Launcher = cudaError_t (*)(const ForwardParams&, cudaStream_t);
-
-template <DType kType>
-Launcher Find(int head_dim) {
-  switch (head_dim) {
-    case 32: return LaunchForwardV2<kType, 32>;
-    case 64: return LaunchForwardV2<kType, 64>;
-    case 96: return LaunchForwardV2<kType, 96>;
-    case 128: return LaunchForwardV2<kType, 128>;
-    case 192: return LaunchForwardV2<kType, 192>;
-    default: return LaunchForwardV2<kType, 256>;
-  }
 }
 
 }  // namespace
@@ -95,10 +85,10 @@ Status ForwardV2(const Problem& problem, const ForwardOutput& output, const Laun
     params.partial_lse =
         params.partial_o + launch.num_splits * params.rows() * params.head_dim_v;
   }
-  const int head_dim = Config(layout).head_dim;
-  const Launcher launcher = problem.q.dtype == DType::kBFloat16 ? Find<DType::kBFloat16>(head_dim)
-                                                                : Find<DType::kFloat16>(head_dim);
-  Status status = FromCuda(launcher(params, stream), "cuda_forward_v2");
+  const auto launcher = kForwardV2Launchers[static_cast<std::size_t>(Row(layout))];
+  Status status = FromCuda(
+      launcher(problem.q.dtype, params, Multiprocessors(problem.q.device.index), stream),
+      "cuda_forward_v2");
   if (status.ok() && launch.num_splits > 1) {
     status = FromCuda(LaunchCombine(params, stream), "cuda_forward_v2, combine");
   }

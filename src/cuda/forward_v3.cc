@@ -9,17 +9,6 @@
 #include "cuda/kernels.h"
 
 namespace flashwok::cuda {
-namespace {
-
-int Multiprocessors() {
-  int device = 0;
-  int count = 1;
-  (void)cudaGetDevice(&device);
-  (void)cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
-}
-
-}  // namespace
 
 Launch PlanForwardV3(const Layout& layout) {
   const ForwardV3Config config = ForwardV3ConfigOf(layout);
@@ -42,7 +31,7 @@ Status ForwardV3(const Problem& problem, const ForwardOutput& output, const Laun
   if (!status.ok() || params.schedule.total() == 0) return status;
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const auto blocks = static_cast<int>(
-      std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors())));
+      std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors(problem.q.device.index))));
   return FromCuda(kForwardV3Launchers[ForwardV3RowOf(layout)](problem.q.dtype, params, blocks, stream),
                   "cuda_forward_v3");
 }

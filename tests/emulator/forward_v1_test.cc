@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "cuda/forward_params.h"
@@ -13,9 +15,9 @@
 namespace flashwok::test {
 namespace {
 
-template <DType kType, int kHeadDim, bool kPlain>
-void RunTraits(const cuda::ForwardParams& params, const emulator::Options& options) {
-  using Traits = cuda::ForwardV1Traits<kType, kHeadDim, kPlain>;
+template <DType kType, int kRow, bool kPlain>
+void RunRow(const cuda::ForwardParams& params, const emulator::Options& options) {
+  using Traits = cuda::ForwardV1Traits<kType, cuda::kForwardV1Configs[kRow], kPlain>;
   emulator::Launch(
       static_cast<unsigned>(params.batch * params.num_heads), Traits::kThreads,
       sizeof(cuda::ForwardV1Storage<Traits>), [&] { cuda::ForwardV1<Traits>::Run(params); },
@@ -23,20 +25,18 @@ void RunTraits(const cuda::ForwardParams& params, const emulator::Options& optio
 }
 
 template <DType kType, bool kPlain>
-void RunBucket(const cuda::ForwardParams& params, const emulator::Options& options) {
-  switch (cuda::ForwardV1ConfigFor(static_cast<int>(std::max(params.head_dim, params.head_dim_v)))
-              .head_dim) {
-    case 64: return RunTraits<kType, 64, kPlain>(params, options);
-    case 128: return RunTraits<kType, 128, kPlain>(params, options);
-    default: return RunTraits<kType, 256, kPlain>(params, options);
-  }
+void RunKernel(int row, const cuda::ForwardParams& params, const emulator::Options& options) {
+  [&]<int... kRows>(std::integer_sequence<int, kRows...>) {
+    (void)((row == kRows && (RunRow<kType, kRows, kPlain>(params, options), true)) || ...);
+  }(std::make_integer_sequence<int, cuda::kForwardV1Rows>());
 }
 
-void RunV1(cuda::ForwardParams params, DType dtype, bool plain, const emulator::Options& options) {
+void RunV1(cuda::ForwardParams params, DType dtype, bool plain, int shared_kib,
+           const emulator::Options& options) {
   if (params.batch == 0 || params.total_q == 0) return;
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-  const cuda::ForwardV1Config config =
-      cuda::ForwardV1ConfigFor(static_cast<int>(std::max(params.head_dim, params.head_dim_v)));
+  const int row = cuda::ForwardV1Row(std::max(params.head_dim, params.head_dim_v), shared_kib);
+  const cuda::ForwardV1Config config = cuda::kForwardV1Configs[row];
   const bool varlen = static_cast<bool>(params.cu_seqlens_q);
   const std::int64_t tiles =
       cuda::ForwardV1Tiles(params.total_q, config.tile_q, varlen ? params.batch : 0);
@@ -46,16 +46,16 @@ void RunV1(cuda::ForwardParams params, DType dtype, bool plain, const emulator::
   params.partial_o = o.data();
   params.partial_o += (16 - reinterpret_cast<std::uintptr_t>(o.data()) % 16) % 16 / 4;
   if (dtype == DType::kBFloat16) {
-    plain ? RunBucket<DType::kBFloat16, true>(params, options)
-          : RunBucket<DType::kBFloat16, false>(params, options);
+    plain ? RunKernel<DType::kBFloat16, true>(row, params, options)
+          : RunKernel<DType::kBFloat16, false>(row, params, options);
   } else {
-    plain ? RunBucket<DType::kFloat16, true>(params, options)
-          : RunBucket<DType::kFloat16, false>(params, options);
+    plain ? RunKernel<DType::kFloat16, true>(row, params, options)
+          : RunKernel<DType::kFloat16, false>(row, params, options);
   }
 }
 
 // By the plain kernel, where it would do, and by the general one.
-void CheckV1(ProblemData& data) {
+void CheckV1(ProblemData& data, int shared_kib = 227) {
   const flashwok::Layout layout(data.problem);
   ForwardOutput output = data.output;
   output.row_max = data.row_max;
@@ -64,7 +64,7 @@ void CheckV1(ProblemData& data) {
   for (const bool general : {false, true}) {
     const bool plain = params.plain() && params.aligned && !general;
     CheckForward(data, [&](const emulator::Options& options) {
-      RunV1(params, data.problem.q.dtype, plain, options);
+      RunV1(params, data.problem.q.dtype, plain, shared_kib, options);
     });
   }
 }
@@ -99,7 +99,7 @@ TEST(ForwardV1, ManyTiles) {
                         .causal = causal,
                         .window_left = causal == Causal::kNone ? -1 : 170,
                         .backward = false});
-      CheckV1(data);
+      for (const int shared_kib : {99, 227}) CheckV1(data, shared_kib);
     }
   }
 }
@@ -114,7 +114,7 @@ TEST(ForwardV1, SequencesOfManyTiles) {
                       .lengths_q = {140, 0, 33, 1, 200},
                       .lengths_k = {270, 5, 40, 0, 190},
                       .backward = false});
-    CheckV1(data);
+    for (const int shared_kib : {99, 227}) CheckV1(data, shared_kib);
   }
 }
 

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "cuda/forward_params.h"
@@ -15,20 +17,29 @@
 namespace flashwok::test {
 namespace {
 
-template <DType kType, int kHeadDim, bool kPlain>
-void RunTraits(const cuda::ForwardParams& params, const emulator::Options& options) {
-  using Traits = cuda::ForwardV2Traits<kType, kHeadDim, kPlain>;
+// `blocks`: at most so many take turns at the Q tiles.
+template <DType kType, cuda::ForwardV2Config kConfig, bool kPlain>
+void RunConfig(const cuda::ForwardParams& params, unsigned blocks,
+               const emulator::Options& options) {
+  using Traits = cuda::ForwardV2Traits<kType, kConfig, kPlain>;
   const cuda::Schedule schedule = cuda::MakeQTileSchedule(params, Traits::kTileQ);
   emulator::Launch(
-      schedule.total() * static_cast<unsigned>(params.num_splits), Traits::kThreads,
-      sizeof(cuda::ForwardV2Storage<Traits>),
+      std::min(blocks, schedule.total() * static_cast<unsigned>(params.num_splits)),
+      Traits::kThreads, sizeof(cuda::ForwardV2Storage<Traits>),
       [&] { cuda::ForwardV2<Traits>::Run(params, schedule); }, options);
+}
+
+template <DType kType, int kHeadDim, bool kPlain>
+void RunTraits(const cuda::ForwardParams& params, const emulator::Options& options) {
+  const unsigned blocks = options.seed == 0 ? 3 : UINT32_MAX;  // the bits must be the same
+  constexpr int kRow = cuda::ForwardV2Row(kHeadDim, 227);
+  RunConfig<kType, cuda::kForwardV2Configs[kRow], kPlain>(params, blocks, options);
 }
 
 template <DType kType, bool kPlain>
 void RunBucket(const cuda::ForwardParams& params, const emulator::Options& options) {
-  switch (cuda::ForwardV2ConfigFor(static_cast<int>(std::max(params.head_dim, params.head_dim_v)))
-              .head_dim) {
+  const int row = cuda::ForwardV2Row(std::max(params.head_dim, params.head_dim_v), 227);
+  switch (cuda::kForwardV2Configs[row].head_dim) {
     case 32: return RunTraits<kType, 32, kPlain>(params, options);
     case 64: return RunTraits<kType, 64, kPlain>(params, options);
     case 96: return RunTraits<kType, 96, kPlain>(params, options);
@@ -66,7 +77,7 @@ class ForwardV2Test : public ::testing::TestWithParam<Case> {
     const flashwok::Layout layout(data.problem);
     cuda::ForwardParams params = cuda::MakeForwardParams(layout, data.output);
     params.num_splits = num_splits;
-    params.chunk = cuda::ForwardV2ConfigFor(256).tile_kv;
+    params.chunk = 64;  // keys of a tile
     const bool plain =
         !general && params.plain() && params.aligned && params.page_size % params.chunk == 0;
     if (num_splits > 1) params.chunk *= CeilDiv(params.total_k + 1, num_splits * params.chunk);
@@ -213,6 +224,58 @@ TEST(ForwardV2, RowsAreIndependent) {
       EXPECT_EQ(before[i], after[i]) << i;
     }
   }
+}
+
+template <int kRow>
+void CheckRow() {
+  constexpr cuda::ForwardV2Config kConfig = cuda::kForwardV2Configs[kRow];
+  for (const Causal causal : {Causal::kNone, Causal::kBottomRight}) {
+    for (const int window : {-1, 90}) {
+      ProblemData data({.name = "row",
+                        .dtype = DType::kBFloat16,
+                        .batch = 1,
+                        .seqlen_q = 300,
+                        .seqlen_k = 420,
+                        .num_heads = 2,
+                        .head_dim = kConfig.head_dim,
+                        .causal = causal,
+                        .window_left = window,
+                        .magnitude = 3.0,
+                        .backward = false});
+      const flashwok::Layout layout(data.problem);
+      const cuda::ForwardParams params = cuda::MakeForwardParams(layout, data.output);
+      for (const unsigned blocks : {1u, 2u, 100u}) {
+        CheckForward(data, [&](const emulator::Options& options) {
+          RunConfig<DType::kBFloat16, kConfig, true>(params, blocks, options);
+        });
+      }
+    }
+  }
+}
+
+// Those of smaller devices too, and all ways to share out the Q tiles.
+TEST(ForwardV2, EveryRowOfTheTable) {
+  []<int... kRows>(std::integer_sequence<int, kRows...>) {
+    (CheckRow<kRows>(), ...);
+  }(std::make_integer_sequence<int, cuda::kForwardV2Rows>());
+}
+
+// More queries than keys under a causal mask, and sequences without keys, between others: their rows
+// see nothing.
+TEST(ForwardV2, TilesThatSeeNoKeyBetweenOthers) {
+  ProblemData rows({.name = "few_keys",
+                    .dtype = DType::kBFloat16,
+                    .seqlen_q = 500,
+                    .seqlen_k = 70,
+                    .causal = Causal::kBottomRight,
+                    .backward = false});
+  CheckChanged(rows);
+  ProblemData sequences({.name = "no_keys",
+                         .dtype = DType::kBFloat16,
+                         .lengths_q = {130, 200, 0, 140},
+                         .lengths_k = {100, 0, 50, 90},
+                         .backward = false});
+  CheckChanged(sequences);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ForwardV2Test, ::testing::ValuesIn(HalfCases()),

@@ -55,35 +55,8 @@ struct BlockTarget {
   int cols;
 };
 
-// 16 bytes a lane, by way of rows [row0, row0 + 16) of a tile that the warp has to itself.
-template <DType kType, class Tile, int kCount, class Target>
-__device__ __forceinline__ void StoreChunks(const Tile& tile, int row0, const float (&O)[kCount],
-                                            const BlockTarget<Target>& block) {
-  const int lane = LaneIndex();
-#pragma unroll
-  for (int n = 0; n < kCount / 4; ++n) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const std::uint32_t pair = ptx::Pack<kType>(O[4 * n + 2 * r], O[4 * n + 2 * r + 1]);
-      ptx::StoreShared(
-          tile.At(row0 + FragmentRow() + 8 * r, n) + static_cast<std::uint32_t>(lane % 4 * 4),
-          pair);
-    }
-  }
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < 16 * Tile::kChunks; i += 32) {
-    const int row = (i + lane) / Tile::kChunks;
-    const int chunk = (i + lane) % Tile::kChunks;
-    if (row < block.rows && chunk * 8 < block.cols) {
-      *reinterpret_cast<uint4*>(block.target(row) + chunk * 16) =
-          ptx::LoadShared16(tile.At(row0 + row, chunk));
-    }
-  }
-}
-
-// The same from registers alone: the lanes of a quad exchange what they hold of four column blocks,
-// so that each has 16 bytes of one.
+// 16 bytes a lane: the lanes of a quad exchange what they hold of four column blocks, so that each
+// has 16 bytes of one.
 template <DType kType, int kCount, class Target>
 __device__ __forceinline__ void StoreQuads(const float (&O)[kCount],
                                            const BlockTarget<Target>& block) {
@@ -166,15 +139,15 @@ __device__ __forceinline__ void StoreElements(const float (&O)[kCount],
 }
 
 // O of 16 rows, divided by l, to global memory.
-template <DType kType, class Tile, int kCount, class Target>
-__device__ __forceinline__ void StoreBlock(const Tile& tile, int row0, const float (&O)[kCount],
+template <DType kType, int kCount, class Target>
+__device__ __forceinline__ void StoreBlock(const float (&O)[kCount],
                                            const BlockTarget<Target>& block) {
   if (!block.aligned) {
     StoreElements<kType>(O, block);
   } else if (block.dtype == DType::kFloat32) {
     StoreFloats(O, block);
   } else {
-    StoreChunks<kType>(tile, row0, O, block);
+    StoreQuads<kType>(O, block);
   }
 }
 

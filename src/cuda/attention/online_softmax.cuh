@@ -73,47 +73,23 @@ inline constexpr float kMaxGrowth = 8.0f;
 
 // Whether a score is that far above its row's maximum, in any row of the warp; or all are below 0
 // and might be. A float's bits order like an integer where it is positive: three at a time.
-template <int kCount>
-__device__ __forceinline__ bool MayGrow(float factor, const float (&S)[kCount],
-                                        const RowState& state) {
+template <int kBlocks, int kCount>
+__device__ __forceinline__ bool MayGrow(float factor, const float (&S)[kBlocks][kCount],
+                                        const RowState (&state)[kBlocks]) {
   bool grown = false;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    int max = 0;
-#pragma unroll
-    for (int n = 2 * r; n < kCount; n += 4) {
-      max = ptx::Max3(max, __float_as_int(S[n]), __float_as_int(S[n + 1]));
-    }
-    grown = grown || factor * __int_as_float(max) > state.row_max[r] + kMaxGrowth;
-  }
-  return __any_sync(kAllLanes, grown);
-}
-
-// One tile's step (FA2 Algorithm 1, lines 9 and 10): m, S -> P, l. True, in all lanes, when old O
-// is to be multiplied by alpha. `factor` > 0. What becomes of a row does not depend on the others.
-template <int kCount>
-__device__ __forceinline__ bool OnlineSoftmax(float factor, float (&S)[kCount], RowState& state,
-                                              float (&alpha)[2]) {
-  const bool grown = MayGrow(factor, S, state);
-  if (grown) {
-    float max[2];
-    RowMax(S, max);
+  for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float old = state.row_max[r];
-      const float here = factor * max[r];
-      state.row_max[r] = here > old + kMaxGrowth ? here : old;
-      alpha[r] = ptx::Exp2(old - SafeMax(state.row_max[r]));
-      state.row_sum[r] *= alpha[r];
+      int max = 0;
+#pragma unroll
+      for (int n = 2 * r; n < kCount; n += 4) {
+        max = ptx::Max3(max, __float_as_int(S[m][n]), __float_as_int(S[m][n + 1]));
+      }
+      grown |= factor * __int_as_float(max) > state[m].row_max[r] + kMaxGrowth;
     }
   }
-  float max[2], sum[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) max[r] = SafeMax(state.row_max[r]);
-  Exp2Rows(factor, max, S, sum);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) state.row_sum[r] += sum[r];
-  return grown;
+  return __any_sync(kAllLanes, grown);
 }
 
 // O *= alpha.
@@ -121,6 +97,42 @@ template <int kCount>
 __device__ __forceinline__ void Rescale(const float (&alpha)[2], float (&O)[kCount]) {
 #pragma unroll
   for (int n = 0; n < kCount; ++n) O[n] *= alpha[n % 4 / 2];
+}
+
+// Raises m of the rows that have a score so far above it, and brings old l and O to it. What becomes
+// of a row does not depend on the others.
+template <int kCount, int kCols>
+__device__ __forceinline__ void Raise(float factor, const float (&S)[kCount], RowState& state,
+                                      float (&O)[kCols]) {
+  float max[2], alpha[2];
+  RowMax(S, max);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float old = state.row_max[r];
+    const float here = factor * max[r];
+    state.row_max[r] = here > old + kMaxGrowth ? here : old;
+    alpha[r] = ptx::Exp2(old - SafeMax(state.row_max[r]));
+    state.row_sum[r] *= alpha[r];
+  }
+  Rescale(alpha, O);
+}
+
+// One tile's step (FA2 Algorithm 1, lines 9 and 10) for blocks of 16 rows: m, S -> P, l, and old O
+// is multiplied by alpha. `factor` > 0.
+template <int kBlocks, int kCount, int kCols>
+__device__ __forceinline__ void OnlineSoftmax(float factor, float (&S)[kBlocks][kCount],
+                                              RowState (&state)[kBlocks],
+                                              float (&O)[kBlocks][kCols]) {
+  const bool grown = MayGrow(factor, S, state);
+#pragma unroll
+  for (int m = 0; m < kBlocks; ++m) {
+    if (grown) Raise(factor, S[m], state[m], O[m]);
+    const float max[2] = {SafeMax(state[m].row_max[0]), SafeMax(state[m].row_max[1])};
+    float sum[2];
+    Exp2Rows(factor, max, S[m], sum);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) state[m].row_sum[r] += sum[r];
+  }
 }
 
 // lse of a row, natural log.

@@ -1,4 +1,4 @@
-// The work of one thread block of V2: which Q tile, over which keys, in which order; found on the
+// The work of a thread block of V2: which Q tiles, over which keys, in which order; found on the
 // device, where alone the lengths of varlen sequences are known.
 #pragma once
 
@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "common/tile_range.h"
+#include "cuda/attention/find_sequence.cuh"
 #include "cuda/attention/params.h"
 #include "cuda/attention/schedule.h"
-#include "cuda/tile/fragment.cuh"
 
 namespace flashwok::cuda {
 
@@ -33,9 +33,14 @@ struct TileWalk {
   int right = 0;  // masked ones at the right end
   int end = 0, full_begin = 0, full_end = 0;
 
-  __device__ static TileWalk Make(const TileRange& range) {
+  // Without any, one tile that lies behind the last key.
+  __device__ static TileWalk Make(const TileRange& range, std::int64_t tiles) {
     TileWalk walk;
-    if (range.empty()) return walk;
+    if (range.empty()) {
+      walk.masked = walk.count = walk.right = 1;
+      walk.end = static_cast<int>(tiles) + 1;
+      return walk;
+    }
     walk.end = static_cast<int>(range.end);
     walk.full_begin = static_cast<int>(range.full_begin);
     walk.full_end = static_cast<int>(range.full_end);
@@ -50,8 +55,8 @@ struct TileWalk {
   }
 };
 
-// The piece of work of one thread block: rows of Q and the keys that they visit. It stays in shared
-// memory: the registers are for S and O.
+// A piece of work: rows of Q and the keys that they visit. It stays in shared memory: the registers
+// are for S and O.
 struct QTile {
   bool exists = false;
   int rows = 0;
@@ -63,33 +68,6 @@ struct QTile {
   const char* k = nullptr;  // key 0, unless paged
   const char* v = nullptr;
 };
-
-// Tile number `index` of the varlen sequences one after the other: each lane counts the tiles of a
-// sequence, 32 at a time. Returns the sequence, or -1, and leaves in `index` the tile within it.
-__device__ inline std::int64_t FindSequence(const ForwardParams& params, int tile_q,
-                                            std::int64_t& index) {
-  const int lane = LaneIndex();
-  for (std::int64_t first = 0; first < params.batch; first += 32) {
-    int tiles = 0;
-    if (first + lane < params.batch) {
-      const Sequence sequence = params.At(first + lane);
-      if (sequence.seqlen_q > 0) tiles = static_cast<int>(CeilDiv(sequence.seqlen_q, tile_q));
-    }
-    int sum = tiles;  // up to and with this lane's
-    for (int step = 1; step < 32; step *= 2) {
-      const int before = __shfl_up_sync(kAllLanes, sum, step);
-      if (lane >= step) sum += before;
-    }
-    const unsigned past = __ballot_sync(kAllLanes, sum > index);
-    if (past != 0) {
-      const int found = __ffs(static_cast<int>(past)) - 1;
-      index -= __shfl_sync(kAllLanes, sum - tiles, found);
-      return first + found;
-    }
-    index -= __shfl_sync(kAllLanes, sum, 31);
-  }
-  return -1;
-}
 
 // The part of `range` that piece `split` of the keys holds.
 __device__ inline TileRange PieceOf(TileRange range, std::int64_t tiles, int split) {
@@ -111,23 +89,24 @@ __device__ inline void PlanWalk(const ForwardParams& params, int tile_kv, QTile&
   TileRange range =
       VisitedTiles(sequence.mask, tile.row_begin, tile.row_begin + tile.rows, tile_kv);
   if (params.num_splits > 1) range = PieceOf(range, params.chunk / tile_kv, tile.split);
-  tile.walk = TileWalk::Make(range);
-  tile.head_kv = tile.head / params.group;
+  tile.walk = TileWalk::Make(range, CeilDiv(sequence.seqlen_k, tile_kv));
+  tile.head_kv = static_cast<std::uint32_t>(tile.head) / static_cast<std::uint32_t>(params.group);
   tile.k = params.k.Row(tile.batch, sequence.k_begin, tile.head_kv);
   tile.v = params.v.Row(tile.batch, sequence.k_begin, tile.head_kv);
 }
 
-// By one warp.
-__device__ inline QTile FindQTile(const ForwardParams& params, const Schedule& schedule, int tile_q,
-                                  int tile_kv) {
+// Number `index` of the schedule's Q tiles, or of pieces of them. By one warp.
+__device__ inline QTile FindQTile(const ForwardParams& params, const Schedule& schedule,
+                                  std::uint32_t index, int tile_q, int tile_kv) {
   QTile tile;
   const auto splits = static_cast<std::uint32_t>(params.num_splits);
-  const Schedule::Place place = schedule.At(blockIdx.x / splits);
-  tile.split = static_cast<int>(blockIdx.x % splits);
-  std::int64_t index = place.q_tile;
+  const std::uint32_t whole = splits == 1 ? index : index / splits;
+  const Schedule::Place place = schedule.At(whole);
+  tile.split = static_cast<int>(index - whole * splits);
+  auto q_tile = static_cast<int>(place.q_tile);
   if (params.cu_seqlens_q) {
     tile.head = place.head;
-    tile.batch = FindSequence(params, tile_q, index);
+    tile.batch = FindSequence(params, tile_q, q_tile);
     if (tile.batch < 0) return tile;
   } else {
     const auto num_heads = static_cast<std::uint32_t>(params.num_heads);
@@ -135,12 +114,28 @@ __device__ inline QTile FindQTile(const ForwardParams& params, const Schedule& s
     tile.batch = place.head / num_heads;
   }
   tile.sequence = params.At(tile.batch);
-  tile.row_begin = index * tile_q;
+  tile.row_begin = std::int64_t{q_tile} * tile_q;
   tile.rows =
       static_cast<int>(std::min<std::int64_t>(tile.sequence.seqlen_q - tile.row_begin, tile_q));
   tile.exists = true;
   PlanWalk(params, tile_kv, tile);
   return tile;
+}
+
+// The next work of this thread block. Rounds go to and fro over the grid, so that the block with
+// the longest tile of one gets the shortest of the next. By one warp.
+__device__ inline QTile NextQTile(const ForwardParams& params, const Schedule& schedule,
+                                  std::uint32_t& round, int tile_q, int tile_kv) {
+  const std::uint32_t total = schedule.total() * static_cast<std::uint32_t>(params.num_splits);
+  for (;; ++round) {
+    const std::uint32_t place = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+    const std::uint32_t index = round * gridDim.x + place;
+    if (index >= total) return {};
+    const QTile tile = FindQTile(params, schedule, index, tile_q, tile_kv);
+    if (!tile.exists) continue;
+    ++round;
+    return tile;
+  }
 }
 
 }  // namespace flashwok::cuda

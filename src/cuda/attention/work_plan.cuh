@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/tile_range.h"
+#include "cuda/attention/find_sequence.cuh"
 #include "cuda/attention/forward_v3_params.h"
 #include "cuda/attention/forward_v3_pipeline.cuh"
 
@@ -165,33 +166,9 @@ class WorkSource {
         return {static_cast<int>(place.head / num_heads), static_cast<int>(place.head % num_heads),
                 static_cast<int>(place.q_tile)};
       }
-      const WorkItem work = FindSlot(static_cast<int>(place.head), static_cast<int>(place.q_tile));
-      if (work.valid()) return work;
-    }
-    return {};
-  }
-
-  // Slot n is the n-th of all sequences' tiles; 32 sequences are looked at together.
-  __device__ __forceinline__ WorkItem FindSlot(int head, int slot) {
-    const int lane = threadIdx.x % 32;
-    const auto batch = static_cast<int>(p_.base.batch);
-    for (int b0 = 0; b0 < batch; b0 += 32) {
-      int tiles = 0;
-      if (b0 + lane < batch) {
-        tiles = (static_cast<int>(p_.base.At(b0 + lane).seqlen_q) + p_.tile_q - 1) / p_.tile_q;
-      }
-      int sum = tiles;  // of the lanes up to this one
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const int before = __shfl_up_sync(0xFFFFFFFFu, sum, step);
-        if (lane >= step) sum += before;
-      }
-      const unsigned past = __ballot_sync(0xFFFFFFFFu, slot < sum);
-      if (past != 0) {
-        const int found = __ffs(past) - 1;
-        return {b0 + found, head, slot - __shfl_sync(0xFFFFFFFFu, sum - tiles, found)};
-      }
-      slot -= __shfl_sync(0xFFFFFFFFu, sum, 31);
+      auto q_tile = static_cast<int>(place.q_tile);
+      const int batch = FindSequence(p_.base, p_.tile_q, q_tile);
+      if (batch >= 0) return {batch, static_cast<int>(place.head), q_tile};
     }
     return {};
   }

@@ -1,13 +1,15 @@
-// The tiles of the V1 forward kernel, a row for each bucket of head_dim: the larger of head_dim and
-// head_dim_v, rounded up to the next one here.
+// The tiles of the V1 forward kernel, rows for each bucket of head_dim: the larger of head_dim and
+// head_dim_v, rounded up to the next one here; and for what shared memory a thread block can have.
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
 namespace flashwok::cuda {
 
 struct ForwardV1Config {
   int head_dim;
+  int shared_kib;   // that the device must give a thread block
   int tile_q;       // of a team: two warps, each with half of the KV tile's keys
   int full_tile_q;  // the same, where the score stage needs registers too
   int tile_kv;      // of the thread block
@@ -17,43 +19,27 @@ struct ForwardV1Config {
   int blocks;  // thread blocks that share an SM: bounds the registers
 };
 
-// The KV tile takes most of an sm_80's 163 KiB: O makes a round trip to slow memory for each one.
-// 32 rows a team, so that a fragment of K or V serves two products, where the registers and what
-// shared memory is left allow it. With two pieces they pass through the Q tile, which is done with
-// by then; with one they have a place of their own.
+// The KV tile takes most of the 163 KiB of an sm_80, or the 99 of an sm_86 or sm_89: O makes a round
+// trip to slow memory for each one. 32 rows a team, so that a fragment of K or V serves two
+// products, where the registers and what shared memory is left allow it. With two pieces they pass
+// through the Q tile, which is done with by then; with one they have a place of their own.
 inline constexpr ForwardV1Config kForwardV1Configs[] = {
-    {.head_dim = 64,
-     .tile_q = 32,
-     .full_tile_q = 16,
-     .tile_kv = 256,
-     .warps = 8,
-     .stages = 2,
-     .pieces = 1,
-     .blocks = 1},
-    {.head_dim = 128,
-     .tile_q = 32,
-     .full_tile_q = 16,
-     .tile_kv = 256,
-     .warps = 8,
-     .stages = 1,
-     .pieces = 2,
-     .blocks = 1},
-    {.head_dim = 256,
-     .tile_q = 16,
-     .full_tile_q = 16,
-     .tile_kv = 128,
-     .warps = 8,
-     .stages = 1,
-     .pieces = 2,
-     .blocks = 1},
+    {64, 163, 32, 16, 256, 8, 2, 1, 1},
+    {64, 99, 32, 16, 128, 8, 2, 1, 1},
+    {128, 163, 32, 16, 256, 8, 1, 2, 1},
+    {128, 99, 32, 16, 128, 8, 1, 2, 1},
+    {256, 163, 16, 16, 128, 8, 1, 2, 1},
+    {256, 99, 16, 16, 64, 8, 1, 2, 1},
 };
+inline constexpr int kForwardV1Rows = std::size(kForwardV1Configs);
 
-// The row for a head_dim, which is at most the last one's.
-constexpr ForwardV1Config ForwardV1ConfigFor(int head_dim) {
-  for (const ForwardV1Config& config : kForwardV1Configs) {
-    if (head_dim <= config.head_dim) return config;
+// The first row for a head_dim on a device, -1 when there is none.
+constexpr int ForwardV1Row(std::int64_t head_dim, int shared_kib) {
+  for (int row = 0; row < kForwardV1Rows; ++row) {
+    const ForwardV1Config& config = kForwardV1Configs[row];
+    if (head_dim <= config.head_dim && config.shared_kib <= shared_kib) return row;
   }
-  return {};
+  return -1;
 }
 
 // Q tiles of a head in slow memory, where O waits in whole tiles: the last one of each of the

@@ -1,6 +1,4 @@
 #include "cuda/kernels/forward_v2.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::DType::kFloat16, 32>(
-    const ForwardParams&, cudaStream_t);
-template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::DType::kBFloat16, 32>(
-    const ForwardParams&, cudaStream_t);
+template cudaError_t flashwok::cuda::LaunchForwardV2<0>(
+    DType, const ForwardParams&, int, cudaStream_t);

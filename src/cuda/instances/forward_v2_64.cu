@@ -1,6 +1,6 @@
 #include "cuda/kernels/forward_v2.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::DType::kFloat16, 64>(
-    const ForwardParams&, cudaStream_t);
-template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::DType::kBFloat16, 64>(
-    const ForwardParams&, cudaStream_t);
+template cudaError_t flashwok::cuda::LaunchForwardV2<1>(
+    DType, const ForwardParams&, int, cudaStream_t);
+template cudaError_t flashwok::cuda::LaunchForwardV2<2>(
+    DType, const ForwardParams&, int, cudaStream_t);

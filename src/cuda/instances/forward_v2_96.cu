@@ -1,6 +1,4 @@
 #include "cuda/kernels/forward_v2.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::DType::kFloat16, 96>(
-    const ForwardParams&, cudaStream_t);
-template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::DType::kBFloat16, 96>(
-    const ForwardParams&, cudaStream_t);
+template cudaError_t flashwok::cuda::LaunchForwardV2<3>(
+    DType, const ForwardParams&, int, cudaStream_t);

@@ -28,11 +28,11 @@ namespace flashwok::cuda {
 
 // kPlain: nothing but an interval mask between the product and the softmax, and rows aligned to 16
 // bytes. All else is decided at run time.
-template <DType kInput, int kBucket, bool kPlainScores>
+template <DType kInput, ForwardV1Config kRow, bool kPlainScores>
 struct ForwardV1Traits {
-  static constexpr ForwardV1Config kConfig = ForwardV1ConfigFor(kBucket);
+  static constexpr ForwardV1Config kConfig = kRow;
   static constexpr DType kType = kInput;
-  static constexpr int kHeadDim = kBucket;
+  static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr bool kPlain = kPlainScores;
   static constexpr int kTileQ = kPlain ? kConfig.tile_q : kConfig.full_tile_q;
   static constexpr int kTileKV = kConfig.tile_kv;
@@ -51,7 +51,7 @@ template <class Traits>
 struct ForwardV1Storage {
   static constexpr int kPartBytes = Traits::kTileQ * Traits::kCols * 4;  // of a piece, from a warp
   static constexpr int kSlots = Traits::kStages + (Traits::kPieces == 1 ? 2 : 0);
-  alignas(128) unsigned char K[Traits::TileKV::kBytes];  // at the end: O on its way out
+  alignas(128) unsigned char K[Traits::TileKV::kBytes];
   alignas(128) unsigned char V[Traits::TileKV::kBytes];
   alignas(128) unsigned char Q[Traits::kTeams][kSlots][Traits::TileQ::kBytes];
   float4 rows[Traits::kTeams][2][Traits::kBlocks][8];  // m and l of a warp's keys
@@ -110,8 +110,7 @@ class ForwardV1 {
 
  private:
   static_assert(Traits::kWarpKeys % 16 == 0 && kTileQ % 16 == 0 && kCols % 16 == 0);
-  static_assert(kTileKV * 2 >= Traits::kThreads);  // 16 rows of K for each warp
-  static_assert(sizeof(Storage) <= 163 * 1024);    // what a block of an sm_80 can have
+  static_assert(sizeof(Storage) <= Traits::kConfig.shared_kib * 1024);
   static constexpr int kStride = Traits::kTeams * kTileQ;
   static constexpr int kLastStage = Traits::kStages - 1;
   static_assert(kLastStage <= 1 && Traits::kConfig.tile_q % kTileQ == 0);
@@ -326,7 +325,7 @@ class ForwardV1 {
     const BlockTarget<decltype(address)> block{address, params.o.dtype,
                                                Traits::kPlain || params.aligned, rows,
                                                static_cast<int>(params.head_dim_v)};
-    StoreBlock<kType>(TileKV{ptx::SharedAddress(Shared().K)}, WarpIndex() * 16, O, block);
+    StoreBlock<kType>(O, block);
     float lse = kMinusInf;  // of row LaneIndex()
     if (LaneIndex() < rows) {
       const std::int64_t i = i0 + LaneIndex();
@@ -372,12 +371,18 @@ cudaError_t LaunchForwardV1(const ForwardParams& params, cudaStream_t stream) {
                           arguments, kBytes, stream);
 }
 
-// For what it needs see instances/forward_v1.h.
-template <DType kType, int kHeadDim>
+template <DType kType, ForwardV1Config kConfig>
 cudaError_t LaunchForwardV1(const ForwardParams& params, cudaStream_t stream) {
   return params.plain() && params.aligned
-             ? LaunchForwardV1<ForwardV1Traits<kType, kHeadDim, true>>(params, stream)
-             : LaunchForwardV1<ForwardV1Traits<kType, kHeadDim, false>>(params, stream);
+             ? LaunchForwardV1<ForwardV1Traits<kType, kConfig, true>>(params, stream)
+             : LaunchForwardV1<ForwardV1Traits<kType, kConfig, false>>(params, stream);
+}
+
+template <int kRow>
+cudaError_t LaunchForwardV1(DType dtype, const ForwardParams& params, cudaStream_t stream) {
+  constexpr ForwardV1Config kConfig = kForwardV1Configs[kRow];
+  return dtype == DType::kBFloat16 ? LaunchForwardV1<DType::kBFloat16, kConfig>(params, stream)
+                                   : LaunchForwardV1<DType::kFloat16, kConfig>(params, stream);
 }
 
 #endif  // __CUDACC__

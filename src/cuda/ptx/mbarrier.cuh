@@ -1,4 +1,5 @@
-// mbarrier: a barrier in shared memory that counts arrivals and bytes of bulk copies (sm_90).
+// mbarrier: a barrier in shared memory that counts arrivals (sm_80) and bytes of bulk copies
+// (sm_90).
 #pragma once
 
 #include <cstdint>
@@ -32,13 +33,18 @@ __device__ __forceinline__ void MbarrierArriveExpect(Mbarrier* barrier, std::uin
                : "memory");
 }
 
-// Until the phase of this parity is complete.
+// Until the phase of this parity is complete; sm_90 can suspend the thread meanwhile.
+#if __CUDA_ARCH__ >= 900
+#define FLASHWOK_MBARRIER_WAIT "mbarrier.try_wait"
+#else
+#define FLASHWOK_MBARRIER_WAIT "mbarrier.test_wait"
+#endif
 __device__ __forceinline__ void MbarrierWait(Mbarrier* barrier, std::uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "WAIT:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      FLASHWOK_MBARRIER_WAIT ".parity.shared::cta.b64 done, [%0], %1;\n"
       "@done bra DONE;\n"
       "bra WAIT;\n"
       "DONE:\n"
@@ -46,5 +52,6 @@ __device__ __forceinline__ void MbarrierWait(Mbarrier* barrier, std::uint32_t pa
       "r"(parity)
       : "memory");
 }
+#undef FLASHWOK_MBARRIER_WAIT
 
 }  // namespace flashwok::cuda::ptx

@@ -72,15 +72,17 @@ class TileCopy {
     }
   }
 
-  // A pass takes kStep rows: a multiple of 8, so that the swizzle of a thread is one constant.
+  // A pass takes kStep rows: where they are a multiple of 8, the swizzle of a thread is one constant.
   static constexpr int kStep = kThreads / Tile::kSpan;
-  static_assert(kStep % 8 == 0 && Tile::kRows % kStep == 0);
+  static_assert(Tile::kRows % kStep == 0);
 
   template <class Visit>
   __device__ __forceinline__ void ForEachRow(const Tile& tile, const Visit& visit) const {
 #pragma unroll
     for (int row = 0; row < Tile::kRows; row += kStep) {
-      visit(row_ + row, tile.address + offset_ + static_cast<std::uint32_t>(row * Tile::kRowBytes));
+      visit(row_ + row, kStep % 8 == 0 ? tile.address + offset_ +
+                                             static_cast<std::uint32_t>(row * Tile::kRowBytes)
+                                       : tile.At(row_ + row, chunk_));
     }
   }
 
