@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/named_barrier.cuh"
 #include "cuda/ptx/tma.cuh"
 
 namespace flashwok::cuda {
@@ -65,6 +66,43 @@ __device__ __forceinline__ void LoadTile(unsigned char* shared, const ptx::Tenso
 #pragma unroll
   for (int b = 0; b < Tile::kBlocks; ++b) {
     ptx::TmaLoad(shared + b * Tile::kBlockBytes, &map, &full, b * Tile::kBlock, row, head, batch);
+  }
+}
+
+enum class ForwardV3Barrier : int { kTurn = 1, kWarpgroup = 5 };  // + the consumer's number
+
+// The consumers' named barriers: of one warpgroup, and of whose turn it is at the tensor core.
+template <class Traits>
+struct ConsumerGroup {
+  int number;
+
+  __device__ __forceinline__ void Sync() const {
+    ptx::BarrierSync(static_cast<int>(ForwardV3Barrier::kWarpgroup) + number, 128);
+  }
+  __device__ __forceinline__ void WaitTurn() const {
+    if constexpr (Traits::kPingPong) {
+      ptx::BarrierSync(static_cast<int>(ForwardV3Barrier::kTurn) + number, 256);
+    }
+  }
+  __device__ __forceinline__ void PassTurn() const {
+    if constexpr (Traits::kPingPong) {
+      const int next = number + 1 < Traits::kConsumers ? number + 1 : 0;
+      ptx::BarrierArrive(static_cast<int>(ForwardV3Barrier::kTurn) + next, 256);
+    }
+  }
+};
+
+// Zeros over the last `rows` rows, by a warpgroup; a proxy fence and a barrier follow.
+template <class Tile>
+__device__ __forceinline__ void ClearLastRows(unsigned char* tile, int rows) {
+  constexpr int kChunks = Tile::kWidth / 16;  // of a row in a block
+  for (int b = 0; b < Tile::kBlocks; ++b) {
+    auto* chunks = reinterpret_cast<uint4*>(tile + b * Tile::kBlockBytes);
+    const int first = (Tile::kRows - rows) * kChunks;
+#pragma unroll 1
+    for (int i = first + static_cast<int>(threadIdx.x % 128); i < Tile::kRows * kChunks; i += 128) {
+      chunks[i] = uint4{0, 0, 0, 0};
+    }
   }
 }
 

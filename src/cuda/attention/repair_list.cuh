@@ -10,10 +10,11 @@ namespace flashwok::cuda {
 
 // By one warp, of 16 of its rows, whose entry has their lse already; `last` is the number of the
 // warp's latest entry, in shared memory.
-__device__ __forceinline__ void AddRepair(RepairEntry& entry, std::int64_t number,
+__device__ __forceinline__ void AddRepair(RepairEntry* repairs, std::int64_t number,
                                           const WorkItem& work, int first_row, unsigned rows,
                                           std::int64_t& last) {
   if (LaneIndex() == 0) {
+    RepairEntry& entry = repairs[number];
     entry.work = work;
     entry.first_row = first_row;
     entry.rows = rows;

@@ -20,7 +20,7 @@ struct ForwardV3Config {
 };
 
 inline constexpr ForwardV3Config kForwardV3Configs[] = {
-    {64, 64, 4, 64, 4, 2, false, 1024, 2048},  // short: 256 rows leave no part of a tile empty
+    {64, 64, 4, 64, 4, 2, false, 2048, 4096},  // short: 256 rows leave no part of a tile empty
     {64, 64, 3, 128, 3, 2, false},
     {96, 96, 3, 96, 2, 2, false},
     {128, 128, 2, 128, 3, 1, true, 1024, 1024},

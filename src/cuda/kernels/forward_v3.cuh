@@ -9,118 +9,15 @@
 
 #include "cuda/attention/bulk_store.cuh"
 #include "cuda/attention/epilogue.cuh"
-#include "cuda/attention/forward_v3_params.h"
-#include "cuda/attention/forward_v3_pipeline.cuh"
+#include "cuda/attention/forward_v3_producer.cuh"
 #include "cuda/attention/lazy_softmax.cuh"
 #include "cuda/attention/repair_list.cuh"
 #include "cuda/attention/seen_keys.cuh"
-#include "cuda/attention/work_plan.cuh"
-#include "cuda/config/forward_v3_traits.h"
 #include "cuda/ptx/fence.cuh"
-#include "cuda/ptx/named_barrier.cuh"
 #include "cuda/ptx/setmaxnreg.cuh"
 #include "cuda/tile/gemm_async.cuh"
 
 namespace flashwok::cuda {
-
-template <class Traits>
-struct alignas(1024) ForwardV3Storage {
-  unsigned char q[Traits::kQStages][Traits::kConsumers][Traits::QTile::kBytes];
-  unsigned char k[Traits::kStages][Traits::KTile::kBytes];
-  unsigned char v[Traits::kStages][Traits::VTile::kBytes];
-  RingBarriers<Traits::kQStages> q_ring;
-  RingBarriers<Traits::kStages> k_ring, v_ring;
-  WorkPlan<Traits::kConsumers> plans[4];  // the next work's, this one's, and one of a slower warp
-  std::int64_t last_repair[Traits::kConsumerWarps];  // each warp's, or -1
-};
-
-enum class ForwardV3Barrier : int { kTurn = 1, kWarpgroup = 5 };  // + the consumer's number
-
-// --- Producer: one warp, whose first lane talks to the copy engine. -------------------------------
-
-template <class Traits>
-struct ForwardV3Producer {
-  const ForwardV3Params& p;
-  ForwardV3Storage<Traits>& storage;
-  Ring<Traits::kQStages> q;
-  Ring<Traits::kStages> kv;
-
-  __device__ __forceinline__ bool Talks() const { return threadIdx.x == 0; }
-  __device__ __forceinline__ int Batch(const WorkItem& work) const {
-    return p.base.cu_seqlens_q ? 0 : work.batch;
-  }
-
-  // Of the work whose Q is loaded next, and of the one behind it.
-  __device__ __forceinline__ BlockPlan& Plan() const { return storage.plans[q.count % 4].block; }
-  __device__ __forceinline__ void PlanNext(WorkSource& source, std::uint32_t number) {
-    const WorkItem work = number == 0 ? source.First() : source.Next();
-    MakePlan(p, work, source.index(), Traits::kTileKV,
-             number == 0 ? nullptr : &storage.plans[(number - 1) % 4], storage.plans[number % 4]);
-  }
-
-  // A work's Q, or word that there is no more.
-  __device__ __forceinline__ void LoadQueries() {
-    storage.q_ring.WaitEmpty(q);
-    __syncwarp();  // no lane waits for a phase that the loads may end
-    if (Talks()) {
-      ptx::Mbarrier& full = storage.q_ring.full[q.stage()];
-      const BlockPlan& plan = Plan();
-      if (plan.work.valid()) {
-        ptx::MbarrierArriveExpect(&full, Traits::kConsumers * Traits::QTile::kBytes);
-#pragma unroll 1
-        for (int c = 0; c < Traits::kConsumers; ++c) {
-          LoadTile<typename Traits::QTile>(storage.q[q.stage()][c], p.q, full, plan.q_row + 64 * c,
-                                           plan.work.head, Batch(plan.work));
-        }
-      } else {
-        ptx::MbarrierArrive(&full);
-      }
-    }
-    __syncwarp();
-    q.Next();
-  }
-
-  // A stage of K or V.
-  template <class Tile>
-  __device__ __forceinline__ void Load(RingBarriers<Traits::kStages>& ring,
-                                       unsigned char (&stages)[Traits::kStages][Tile::kBytes],
-                                       const ptx::TensorMap& map, int row, int head, int batch) {
-    ring.WaitEmpty(kv);
-    __syncwarp();
-    if (Talks()) {
-      ptx::Mbarrier& full = ring.full[kv.stage()];
-      ptx::MbarrierArriveExpect(&full, Tile::kBytes);
-      LoadTile<Tile>(stages[kv.stage()], map, full, row, head, batch);
-    }
-    __syncwarp();
-  }
-
-  // K and V of each work from the right. The first K goes ahead of Q, whose place may be free late.
-  // The next work is drawn when all of this one's tiles are under way: not earlier, or blocks with
-  // much to do would keep work from the others.
-  __device__ __forceinline__ void Run() {
-    WorkSource source(p);
-    std::uint32_t planned = 0;
-    PlanNext(source, planned++);
-    while (Plan().work.valid()) {
-      const int head = Plan().work.head / static_cast<int>(p.base.group);
-      const int batch = Batch(Plan().work);
-      const int tiles = Plan().tiles;
-      int row = Plan().k_end;
-      if (tiles == 0) LoadQueries();
-#pragma unroll 1
-      for (int n = 1; n <= tiles; ++n) {
-        row -= Traits::kTileKV;
-        Load<typename Traits::KTile>(storage.k_ring, storage.k, p.k, row, head, batch);
-        if (n == 1) LoadQueries();
-        Load<typename Traits::VTile>(storage.v_ring, storage.v, p.v, row, head, batch);
-        kv.Next();
-      }
-      PlanNext(source, planned++);
-    }
-    LoadQueries();
-  }
-};
 
 // --- Consumer: one warpgroup, 64 rows. ------------------------------------------------------------
 
@@ -134,18 +31,19 @@ struct ForwardV3Consumer {
   using Softmax = LazySoftmax<Traits::kTileKV>;
   using Plan = WorkPlan<Traits::kConsumers>;
 
+  __device__ __forceinline__ ForwardV3Consumer(const ForwardV3Params& params,
+                                               ForwardV3Storage<Traits>& shared, int number)
+      : p(params), storage(shared), consumer(number), group{number} {}
+
   const ForwardV3Params& p;
   ForwardV3Storage<Traits>& storage;
   const int consumer;
+  const ConsumerGroup<Traits> group;
   Ring<Traits::kQStages> q;
   Ring<Traits::kStages> kv;  // of the next K product; of V the place before it
   float S[kScores];                  // [64, kTileKV], then P
   std::uint32_t P[kScores / 2];      // the same, packed: an operand
   float O[kValues];                  // [64, kHeadDimV]
-
-  __device__ __forceinline__ ForwardV3Consumer(const ForwardV3Params& params,
-                                               ForwardV3Storage<Traits>& shared, int number)
-      : p(params), storage(shared), consumer(number) {}
 
   __device__ __forceinline__ const Plan& PlanOf(const Ring<Traits::kQStages>& at) const {
     return storage.plans[at.count % 4];
@@ -162,6 +60,7 @@ struct ForwardV3Consumer {
     return Uniform(Rows(q).before == 0 ? PlanOf(q).block.stale_keys : 0);
   }
 
+  __device__ __forceinline__ bool First() const { return threadIdx.x % 128 == 0; }
   __device__ __forceinline__ std::int64_t& LastRepair() const {
     return storage.last_repair[4 * consumer + WarpOfGroup()];
   }
@@ -197,22 +96,6 @@ struct ForwardV3Consumer {
     }
   }
 
-  __device__ __forceinline__ void WaitTurn() {
-    if constexpr (Traits::kPingPong) {
-      ptx::BarrierSync(static_cast<int>(ForwardV3Barrier::kTurn) + consumer, 256);
-    }
-  }
-  __device__ __forceinline__ void PassTurn() {
-    if constexpr (Traits::kPingPong) {
-      const int next = consumer + 1 < Traits::kConsumers ? consumer + 1 : 0;
-      ptx::BarrierArrive(static_cast<int>(ForwardV3Barrier::kTurn) + next, 256);
-    }
-  }
-
-  __device__ __forceinline__ void SyncWarpgroup() const {
-    ptx::BarrierSync(static_cast<int>(ForwardV3Barrier::kWarpgroup) + consumer, 128);
-  }
-
   // V of the next tile, of these rows the first or not. In the first, rows past the last key can
   // hold anything: they become zeros, which P's zeros leave alone. Every consumer writes the same.
   __device__ __forceinline__ void WaitValues(bool first_tile) {
@@ -221,25 +104,17 @@ struct ForwardV3Consumer {
     if (!(p.base.cu_seqlens_k || p.base.seqused_k) || !first_tile) return;
     const int stale_keys = StaleKeys();
     if (stale_keys == 0) [[likely]] return;
-    constexpr int kChunks = VTile::kWidth / 16;
-    const int first = (VTile::kRows - stale_keys) * kChunks;
-    for (int b = 0; b < VTile::kBlocks; ++b) {
-      auto* chunks = reinterpret_cast<uint4*>(storage.v[kv.Before().stage()] + b * VTile::kBlockBytes);
-      for (int i = first + static_cast<int>(threadIdx.x % 128); i < VTile::kRows * kChunks;
-           i += 128) {
-        chunks[i] = uint4{0, 0, 0, 0};
-      }
-    }
+    ClearLastRows<VTile>(storage.v[kv.Before().stage()], stale_keys);
     ptx::FenceProxyAsync();
-    SyncWarpgroup();
+    group.Sync();
   }
 
   // Tiles of the block that none of these rows sees.
   __device__ __forceinline__ void Skip(int count) {
 #pragma unroll 1
     for (; count > 0; --count) {
-      WaitTurn();
-      PassTurn();
+      group.WaitTurn();
+      group.PassTurn();
       storage.k_ring.WaitFull(kv);
       storage.v_ring.WaitFull(kv);
       __syncwarp();  // no lane gives back what another waits for
@@ -253,7 +128,7 @@ struct ForwardV3Consumer {
   // has read it.
   __device__ __forceinline__ void Settle() {
     if (!kStaged || q.count == 0) return;
-    if (threadIdx.x % 128 == 0) {
+    if (First()) {
       ptx::TmaStoreWaitRead<0>();
       ptx::MbarrierArrive(&storage.q_ring.empty[q.Before().stage()]);
     }
@@ -269,11 +144,11 @@ struct ForwardV3Consumer {
   __device__ __forceinline__ void Products(const Ring<Traits::kQStages>& at, bool first) {
     const Operands operands = Locate(at);
     storage.k_ring.WaitFull(kv);
-    WaitTurn();
+    group.WaitTurn();
     ScoreProduct(operands);
     WaitValues(first);
     ValueProduct(operands, !first);
-    PassTurn();
+    group.PassTurn();
     ptx::WgmmaWait<1>();
     ptx::WgmmaHold(S);
     storage.k_ring.Release(kv);
@@ -285,16 +160,36 @@ struct ForwardV3Consumer {
     storage.v_ring.Release(kv.Before());
     kv.NextInWarp();
   }
+  // S of a work's first tile, and until it is there.
+  __device__ __forceinline__ void StartScores(const Ring<Traits::kQStages>& at) {
+    const Operands operands = Locate(at);
+    storage.k_ring.WaitFull(kv);
+    group.WaitTurn();
+    ScoreProduct(operands);                // S = Q K^T
+    group.PassTurn();
+  }
+  __device__ __forceinline__ void AwaitScores() {
+    ptx::WgmmaWait<0>();
+    ptx::WgmmaHold(S);
+    storage.k_ring.Release(kv);
+    kv.NextInWarp();
+  }
+  // O += P V of the leftmost tile.
+  __device__ __forceinline__ void LastProduct(bool first) {
+    const Operands operands = Locate(q);
+    WaitValues(first);
+    ValueProduct(operands, !first);
+    ptx::WgmmaWait<0>();
+    ptx::WgmmaHold(O);
+    storage.v_ring.Release(kv.Before());
+  }
   __device__ __forceinline__ void Attend(Softmax& softmax);
-  // Rows with hidden keys, and what is kept of a warp's.
+  // Whether some keys are hidden, and where the warp puts rows to be done again.
   __device__ __forceinline__ bool MayRepair() const {
     return p.repairs != nullptr && Uniform(int{Rows(q).tiles.AnyMask()}) != 0;
   }
   __device__ __forceinline__ std::int64_t RepairNumber(const BlockPlan& plan) const {
     return std::int64_t{plan.index} * Traits::kConsumerWarps + 4 * consumer + WarpOfGroup();
-  }
-  __device__ __forceinline__ RepairEntry& RepairOf(const BlockPlan& plan) const {
-    return p.repairs[RepairNumber(plan)];
   }
   // Of the block's rows, this warp's first.
   __device__ __forceinline__ int BlockRow() const { return 64 * consumer + 16 * WarpOfGroup(); }
@@ -320,7 +215,7 @@ __device__ __forceinline__ auto ForwardV3Consumer<Traits>::Close(Softmax& softma
       if (p.base.lse && first + 8 * r < plan.rows) {
         p.base.lse.At(plan.work.batch, plan.work.head, plan.q_row + first + 8 * r) = softmax.Lse(r);
       }
-      if (may_repair) RepairOf(plan).lse[FragmentRow() + 8 * r] = softmax.Lse(r);
+      if (may_repair) p.repairs[RepairNumber(plan)].lse[FragmentRow() + 8 * r] = softmax.Lse(r);
     }
   }
   __syncwarp();
@@ -337,18 +232,15 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const Factor
 #pragma unroll
   for (int i = 0; i < kValues; ++i) O[i] *= i / 2 % 2 == 0 ? factors.row0 : factors.row1;
   if (MayRepair()) {
+    const int row = work.q_tile * Traits::kTileQ + warp_row;
     const unsigned bad = RowsNotFinite(O);
-    if (bad != 0) {
-      AddRepair(RepairOf(plan), RepairNumber(plan), work, work.q_tile * Traits::kTileQ + warp_row, bad,
-                LastRepair());
-    }
+    if (bad != 0) AddRepair(p.repairs, RepairNumber(plan), work, row, bad, LastRepair());
   }
   const auto address = [&](int at) {
     return p.base.o.Row(work.batch, plan.q_row + warp_row + at, work.head);
   };
   const BlockTarget<decltype(address)> target{address, p.base.o.dtype, p.bulk_store,
-                                              plan.rows - warp_row,
-                                              static_cast<int>(p.base.head_dim_v)};
+      plan.rows - warp_row, static_cast<int>(p.base.head_dim_v)};
   if (!p.bulk_store) {
     StoreElements<Traits::kType>(O, target);
   } else if (!kStaged || (p.base.cu_seqlens_q && 64 * consumer + 64 > Uniform(plan.rows))) {
@@ -357,11 +249,9 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const Factor
     unsigned char* tile = storage.q[q.stage()][consumer];
     StageRows<Traits::kType, OTile>(O, ptx::SharedAddress(tile));
     ptx::FenceProxyAsync();
-    SyncWarpgroup();
-    if (threadIdx.x % 128 == 0) {
-      StoreTile<OTile>(tile, p.o, plan.q_row + 64 * consumer, work.head,
-                       p.base.cu_seqlens_q ? 0 : work.batch);
-    }
+    group.Sync();
+    const int batch = p.base.cu_seqlens_q ? 0 : work.batch;
+    if (First()) StoreTile<OTile>(tile, p.o, plan.q_row + 64 * consumer, work.head, batch);
   }
   __syncwarp();
   if (kStaged && WarpOfGroup() != 0) storage.q_ring.Release(q);
@@ -375,14 +265,8 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
   KeyTiles tiles = Uniform(Rows(q).tiles);
   int j = tiles.end - 1;
   Skip(Uniform(Rows(q).before));
-  storage.k_ring.WaitFull(kv);
-  WaitTurn();
-  ScoreProduct(Locate(q));                // S = Q K^T
-  PassTurn();
-  ptx::WgmmaWait<0>();
-  ptx::WgmmaHold(S);
-  storage.k_ring.Release(kv);
-  kv.NextInWarp();
+  StartScores(q);
+  AwaitScores();
   if (!kStaged && j == tiles.begin) storage.q_ring.Release(q);
   Scores(q, tiles, j);
   softmax.Update(S);                     // m, P, l
@@ -399,37 +283,44 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
       if (moved) softmax.Rescale(O);         // O *= alpha
       PackRows<Traits::kType>(S, P);
     }
-    if constexpr (!kStaged) break;
-    // The first S of the next work under the last P V of this one.
+    // The first S of the next work runs under the end of this one.
     const bool first = j + 2 == tiles.end;
-    if (first) Settle();
     Ring<Traits::kQStages> at = q;
     at.NextInWarp();
-    storage.q_ring.WaitFull(at);
-    if (Uniform(Rows(at).joins) == 0) break;
-    Products(at, first);
+    if constexpr (kStaged) {
+      if (first) Settle();
+      storage.q_ring.WaitFull(at);
+      if (Uniform(Rows(at).joins) == 0) break;
+      Products(at, first);
+    } else {
+      LastProduct(first);
+      storage.q_ring.WaitFull(at);
+      if (Uniform(Rows(at).joins) == 0) break;
+      StartScores(at);
+    }
     const Factors factors = Close(softmax);
+    if constexpr (!kStaged) {
+      Finalize(factors);
+      AwaitScores();
+    }
     softmax = Fresh();
     tiles = Uniform(Rows(at).tiles);
     j = tiles.end - 1;
+    if (!kStaged && j == tiles.begin) storage.q_ring.Release(at);
     Scores(at, tiles, j);
     softmax.Update(S);
-    AwaitValues(softmax);
+    if constexpr (kStaged) AwaitValues(softmax);
     PackRows<Traits::kType>(S, P);
-    Finalize(factors);
+    if constexpr (kStaged) Finalize(factors);
     q = at;
   }
-  WaitValues(j + 2 == tiles.end);
-  ValueProduct(Locate(q), j + 2 != tiles.end);
-  ptx::WgmmaWait<0>();
-  ptx::WgmmaHold(O);
-  storage.v_ring.Release(kv.Before());
+  if constexpr (kStaged) LastProduct(j + 2 == tiles.end);
   Skip(Uniform(Rows(q).after));
 }
 
 template <class Traits>
 __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
-  if (Traits::kPingPong && consumer == Traits::kConsumers - 1) PassTurn();
+  if (consumer == Traits::kConsumers - 1) group.PassTurn();
   if (LaneIndex() == 0) LastRepair() = -1;
   __syncwarp();
   for (; Take(q); q.NextInWarp()) {
@@ -445,10 +336,10 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
     }
     Finalize(Close(softmax));
   }
-  if (threadIdx.x % 128 == 0) ptx::TmaStoreWaitRead<0>();
+  if (First()) ptx::TmaStoreWaitRead<0>();
   if (p.repairs == nullptr) return;
-  if (threadIdx.x % 128 == 0) ptx::TmaStoreWait<0>();
-  SyncWarpgroup();
+  if (First()) ptx::TmaStoreWait<0>();
+  group.Sync();
   Repair<Traits::kType>(p.base, p.repairs, LastRepair());
 }
 
@@ -470,7 +361,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     if (threadIdx.x < 32) ForwardV3Producer<Traits>{params, storage, {}, {}}.Run();
   } else {
     ptx::TakeRegisters<Traits::kConsumerRegisters>();
-    ForwardV3Consumer<Traits>(params, storage, Uniform(static_cast<int>(threadIdx.x / 128 - 1))).Run();
+    const int consumer = Uniform(static_cast<int>(threadIdx.x / 128 - 1));
+    ForwardV3Consumer<Traits>(params, storage, consumer).Run();
   }
 }
 
@@ -486,20 +378,21 @@ cudaError_t StartForwardV3(const ForwardV3Params& params, int blocks, cudaStream
   return cudaGetLastError();
 }
 
+template <DType kType, ForwardV3Config kConfig>
+cudaError_t StartForwardV3(const ForwardV3Params& params, int blocks, cudaStream_t stream) {
+  using Plain = ForwardV3Traits<kType, kConfig, false>;
+  using Capped = ForwardV3Traits<kType, WithSoftcap(kConfig), true>;
+  return params.base.softcap_log2 != 0.0f ? StartForwardV3<Capped>(params, blocks, stream)
+                                          : StartForwardV3<Plain>(params, blocks, stream);
+}
+
 template <int kRow>
 cudaError_t LaunchForwardV3(DType dtype, const ForwardV3Params& params, int blocks,
                             cudaStream_t stream) {
-  constexpr DType kBf16 = DType::kBFloat16;
-  constexpr DType kHalf = DType::kFloat16;
   constexpr ForwardV3Config kConfig = kForwardV3Configs[kRow];
-  constexpr ForwardV3Config kCapped = WithSoftcap(kConfig);
-  const bool softcap = params.base.softcap_log2 != 0.0f;
-  if (dtype == kBf16) {
-    return softcap ? StartForwardV3<ForwardV3Traits<kBf16, kCapped, true>>(params, blocks, stream)
-                   : StartForwardV3<ForwardV3Traits<kBf16, kConfig, false>>(params, blocks, stream);
-  }
-  return softcap ? StartForwardV3<ForwardV3Traits<kHalf, kCapped, true>>(params, blocks, stream)
-                 : StartForwardV3<ForwardV3Traits<kHalf, kConfig, false>>(params, blocks, stream);
+  return dtype == DType::kBFloat16
+             ? StartForwardV3<DType::kBFloat16, kConfig>(params, blocks, stream)
+             : StartForwardV3<DType::kFloat16, kConfig>(params, blocks, stream);
 }
 
 #endif
