@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import pathlib
+import random
 import statistics
 import sys
 import time
@@ -26,20 +27,28 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = "bench/h200_forward.py"
 METHOD = (
     "median of {rounds} rounds, each the median of as many launches as fill 30 ms after 10 ms of "
-    "warm-up, caches flushed before each launch; ours and the peers in turn in one process; random "
+    "warm-up, caches flushed before each launch; ours and the peers in turn in one process, in drawn "
+    "orders, a rest of 0.1 s before each; random "
     "normal inputs; useful FLOPs; max_error and rmse against float32 on one head"
 )
 OURS = ("v3", "v2", "v1", "standard")
+REST_S = 0.1
 KEY = ("case", "algorithm", "head_dim", "causal", "seqlen_q")
 
 
 def in_turn(runs, rounds, timer):
-    """Milliseconds of each run in each round; every round begins with another one."""
+    """Milliseconds of each run in each round.
+
+    A kernel that follows a hungry one finds less of the card's power left: every round has an order
+    of its own, and the card rests before each run.
+    """
     times = {name: [] for name in runs}
     names = list(runs)
-    for n in range(rounds):
-        start = n % len(names) if names else 0
-        for name in names[start:] + names[:start]:
+    order = random.Random(1)
+    for _ in range(rounds):
+        order.shuffle(names)
+        for name in names:
+            time.sleep(REST_S)
             times[name].append(timer(runs[name]))
     return times
 

@@ -77,8 +77,8 @@ struct ForwardV3Producer {
   }
 
   // K and V of each work from the right. The first K goes ahead of Q, whose place may be free late.
-  // The next work is drawn when all of this one's tiles are under way: not earlier, or blocks with
-  // much to do would keep work from the others.
+  // The next work is drawn when the stages are under way; where there is more to load, when all of it
+  // is, or blocks with much to do would keep work from the others.
   __device__ __forceinline__ void Run() {
     WorkSource source(p);
     std::uint32_t planned = 0;
@@ -89,6 +89,8 @@ struct ForwardV3Producer {
       const int tiles = Plan().tiles;
       int row = Plan().k_end;
       if (tiles == 0) LoadQueries();
+      const int under_way = tiles < Traits::kStages ? tiles : Traits::kStages;
+      const int plan_at = tiles > 16 ? tiles : under_way;
 #pragma unroll 1
       for (int n = 1; n <= tiles; ++n) {
         row -= Traits::kTileKV;
@@ -96,8 +98,9 @@ struct ForwardV3Producer {
         if (n == 1) LoadQueries();
         Load<typename Traits::VTile>(storage.v_ring, storage.v, p.v, row, head, batch);
         kv.Next();
+        if (n == plan_at) PlanNext(source, planned++);
       }
-      PlanNext(source, planned++);
+      if (tiles == 0) PlanNext(source, planned++);
     }
     LoadQueries();
   }

@@ -160,29 +160,6 @@ struct ForwardV3Consumer {
     storage.v_ring.Release(kv.Before());
     kv.NextInWarp();
   }
-  // S of a work's first tile, and until it is there.
-  __device__ __forceinline__ void StartScores(const Ring<Traits::kQStages>& at) {
-    const Operands operands = Locate(at);
-    storage.k_ring.WaitFull(kv);
-    group.WaitTurn();
-    ScoreProduct(operands);                // S = Q K^T
-    group.PassTurn();
-  }
-  __device__ __forceinline__ void AwaitScores() {
-    ptx::WgmmaWait<0>();
-    ptx::WgmmaHold(S);
-    storage.k_ring.Release(kv);
-    kv.NextInWarp();
-  }
-  // O += P V of the leftmost tile.
-  __device__ __forceinline__ void LastProduct(bool first) {
-    const Operands operands = Locate(q);
-    WaitValues(first);
-    ValueProduct(operands, !first);
-    ptx::WgmmaWait<0>();
-    ptx::WgmmaHold(O);
-    storage.v_ring.Release(kv.Before());
-  }
   __device__ __forceinline__ void Attend(Softmax& softmax);
   // Whether some keys are hidden, and where the warp puts rows to be done again.
   __device__ __forceinline__ bool MayRepair() const {
@@ -265,8 +242,15 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
   KeyTiles tiles = Uniform(Rows(q).tiles);
   int j = tiles.end - 1;
   Skip(Uniform(Rows(q).before));
-  StartScores(q);
-  AwaitScores();
+  const Operands operands = Locate(q);
+  storage.k_ring.WaitFull(kv);
+  group.WaitTurn();
+  ScoreProduct(operands);                // S = Q K^T
+  group.PassTurn();
+  ptx::WgmmaWait<0>();
+  ptx::WgmmaHold(S);
+  storage.k_ring.Release(kv);
+  kv.NextInWarp();
   if (!kStaged && j == tiles.begin) storage.q_ring.Release(q);
   Scores(q, tiles, j);
   softmax.Update(S);                     // m, P, l
@@ -283,38 +267,31 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
       if (moved) softmax.Rescale(O);         // O *= alpha
       PackRows<Traits::kType>(S, P);
     }
-    // The first S of the next work runs under the end of this one.
+    if constexpr (!kStaged) break;
+    // The first S of the next work under the last P V of this one.
     const bool first = j + 2 == tiles.end;
+    if (first) Settle();
     Ring<Traits::kQStages> at = q;
     at.NextInWarp();
-    if constexpr (kStaged) {
-      if (first) Settle();
-      storage.q_ring.WaitFull(at);
-      if (Uniform(Rows(at).joins) == 0) break;
-      Products(at, first);
-    } else {
-      LastProduct(first);
-      storage.q_ring.WaitFull(at);
-      if (Uniform(Rows(at).joins) == 0) break;
-      StartScores(at);
-    }
+    storage.q_ring.WaitFull(at);
+    if (Uniform(Rows(at).joins) == 0) break;
+    Products(at, first);
     const Factors factors = Close(softmax);
-    if constexpr (!kStaged) {
-      Finalize(factors);
-      AwaitScores();
-    }
     softmax = Fresh();
     tiles = Uniform(Rows(at).tiles);
     j = tiles.end - 1;
-    if (!kStaged && j == tiles.begin) storage.q_ring.Release(at);
     Scores(at, tiles, j);
     softmax.Update(S);
-    if constexpr (kStaged) AwaitValues(softmax);
+    AwaitValues(softmax);
     PackRows<Traits::kType>(S, P);
-    if constexpr (kStaged) Finalize(factors);
+    Finalize(factors);
     q = at;
   }
-  if constexpr (kStaged) LastProduct(j + 2 == tiles.end);
+  WaitValues(j + 2 == tiles.end);
+  ValueProduct(Locate(q), j + 2 != tiles.end);
+  ptx::WgmmaWait<0>();
+  ptx::WgmmaHold(O);
+  storage.v_ring.Release(kv.Before());
   Skip(Uniform(Rows(q).after));
 }
 
