@@ -250,6 +250,7 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
 io_model::Tiles ModelTiles(const Choice& choice) {
   const cpu::Launch& launch = choice.launch;
   io_model::Tiles tiles{launch.tile_q, launch.tile_kv};
+  tiles.strip_rows = cpu::kStripRows;
   if (choice.plan.algorithm == Algorithm::kV3) {
     tiles.block_rows = choice.kernel->products == nullptr ? cpu::kBlockRows : cpu::kBf16BlockRows;
   }
