@@ -58,7 +58,7 @@ std::vector<std::string> PeerCommand(const Options& options) {
   return {options.peer_python, script.string(), "--serve"};
 }
 
-Json Document(const Options& options, Bench& bench, std::vector<Json> cells) {
+Json Document(const Options& options, Bench& bench, const std::vector<Json>& cells) {
   Json versions = {{"flashwok", Version()}, {"compiler", __VERSION__}};
   if (!bench.peer_version().empty()) versions["torch"] = bench.peer_version();
   Json document = {{"schema", "fw-bench/1"},
@@ -70,11 +70,12 @@ Json Document(const Options& options, Bench& bench, std::vector<Json> cells) {
   if (!hash.empty()) document["sources_sha256"] = hash;
   document["method"] = fmt::format(
       "median of up to {} rounds after a warm-up, as many as a few seconds allow, each round one "
-      "call of every algorithm and of the peer in turn; random normal inputs; useful FLOPs; the "
-      "FMA peak and the product on tiles in cache are the best measured between the problems",
+      "call of every algorithm and of the peer in turn, after the FMA peak and the product on "
+      "tiles "
+      "in cache; random normal inputs; useful FLOPs; a share is the median of those of the rounds, "
+      "each of the ceiling of its round; the ceilings are the best of all rounds",
       options.rounds);
   document["ceilings"] = bench.Ceilings();
-  bench.AddShares(&cells);
   document["cells"] = cells;
   return document;
 }

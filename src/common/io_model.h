@@ -175,9 +175,8 @@ class ForwardModel : Model {
         const std::int64_t begin = j * tiles_.tile_kv;
         const std::int64_t cols = std::min(tiles_.tile_kv, s.seqlen_k - begin);
         Keys(cols);
-        const std::int64_t scores =
-            Scores(s, {begin, begin + cols},
-                   s.mask.RowsSeeing({begin, begin + cols}, {row, row + rows}));
+        const std::int64_t scores = Scores(
+            s, {begin, begin + cols}, s.mask.RowsSeeing({begin, begin + cols}, {row, row + rows}));
         ScoreInputs(scores);
         Products(scores, d_ + dv_);
       }
