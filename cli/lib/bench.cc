@@ -27,12 +27,18 @@ struct Options {
   int rounds = 9;
 };
 
-std::vector<BenchProblem> Problems(const Options& options) {
+std::vector<BenchProblem> Problems(const CLI::App& app, const Options& options) {
   const int all = options.threads > 0 ? options.threads : HardwareThreads();
   if (options.workload.has_files()) {
     throw BadInput("--input: is given, must be absent: bench makes its own tensors");
   }
-  if (!options.workload.has_shape()) return DefaultProblems(all, options.quick);
+  if (!options.workload.has_shape()) {
+    RefuseWithoutProblem(app);
+    if (options.backward) {
+      throw BadInput("--backward: is given without a shape; the default list has both passes");
+    }
+    return DefaultProblems(all, options.quick);
+  }
   std::vector<BenchProblem> problems;
   for (Pass pass : {Pass::kForward, Pass::kBackward}) {
     if (pass == Pass::kBackward && !options.backward) continue;
@@ -124,7 +130,7 @@ void Print(const Json& document) {
   table.Print();
 }
 
-int Execute(const Options& options) {
+int Execute(const CLI::App& app, const Options& options) {
   if (options.rounds < 1) {
     throw BadInput(fmt::format("--rounds: is {}, must be at least 1", options.rounds));
   }
@@ -132,7 +138,7 @@ int Execute(const Options& options) {
     throw BadInput(fmt::format("--threads: is {}, must be from 0", options.threads));
   }
   RequireOutputs({{"--output", options.output}});
-  const std::vector<BenchProblem> problems = Problems(options);
+  const std::vector<BenchProblem> problems = Problems(app, options);
   Bench bench(PeerCommand(options), options.rounds);
   std::vector<Json> cells;
   {
@@ -179,7 +185,7 @@ Command AddBench(CLI::App& root) {
   app->add_flag("--json", options->json, "One JSON document on standard output");
   AddWorkloadOptions(*app, &options->workload);
   app->footer("Without a shape: the default list. Example: flashwok bench --quick --json");
-  return {app, [options] { return Execute(*options); }};
+  return {app, [app, options] { return Execute(*app, *options); }};
 }
 
 }  // namespace flashwok::cli
