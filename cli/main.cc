@@ -30,6 +30,16 @@ int Flush(int code) {
   return Fail("flashwok", "standard output cannot be written", cli::kExitFailed);
 }
 
+// An empty value is a mistake, such as an unset variable of a shell, never a way to leave one out.
+void RefuseEmptyValues(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_expected_min() == 0) continue;
+    option->check([](const std::string& value) {
+      return std::string(value.empty() ? "is empty, must have a value or be left out" : "");
+    });
+  }
+}
+
 int Run(const cli::Command& command) {
   const std::string where = "flashwok " + command.app->get_name();
   try {
@@ -56,6 +66,7 @@ int main(int argc, char** argv) {
   const std::vector<cli::Command> commands = {cli::AddRun(app),    cli::AddCompare(app),
                                               cli::AddVerify(app), cli::AddTrace(app),
                                               cli::AddBench(app),  cli::AddInfo(app)};
+  for (const cli::Command& command : commands) RefuseEmptyValues(*command.app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -216,7 +216,7 @@ TEST(BenchProblems, CoverTheTables) {
   for (const cli::BenchProblem& problem : cli::DefaultProblems(2, false)) {
     const cli::WorkloadOptions& shape = problem.workload;
     EXPECT_EQ(shape.num_heads, 8);
-    EXPECT_EQ(shape.seqlen, problem.pass == Pass::kForward ? 4096 : 1024);
+    EXPECT_EQ(shape.seqlen, 4096);
     const std::vector<Algorithm>& algorithms = problem.algorithms;
     EXPECT_EQ(algorithms.size(), problem.pass == Pass::kForward ? 4u : 3u);
     for (Algorithm algorithm : {Algorithm::kStandard, Algorithm::kV2, Algorithm::kV3}) {

@@ -116,6 +116,30 @@ TEST_F(CliTest, BhsdFilesGiveTheSameNumbers) {
   EXPECT_EQ(BytesOf(Read(Path("b.npz"), "lse")), BytesOf(Read(Path("a.npz"), "lse")));
 }
 
+// dout has the inputs' dtype; O, and with it the gradient that arrives there, may be wider.
+TEST_F(CliTest, WideOutputsOfNarrowInputsHaveGradients) {
+  const std::string wide = " --backward --out-dtype float32 ";
+  const std::string real = "--input " + Data(kLayer);
+  RunJson("run " + real + wide + "-o " + Path("wide.npz"));
+  EXPECT_EQ(Read(Path("wide.npz"), "o").dtype(), DType::kFloat32);
+  EXPECT_EQ(Run("verify " + real + " --result " + Path("wide.npz")).code, 0);
+  EXPECT_EQ(Run("verify --seqlen 40 --dtype bfloat16" + wide).code, 0);
+
+  std::vector<io::HostTensor> swapped;
+  for (const char* name : {"q", "k", "v", "dout"}) {
+    swapped.push_back(Swapped(Read(Data(kLayer), name)));
+  }
+  ASSERT_TRUE(
+      io::WriteTensors(
+          Path("in.npz"),
+          {{"q", &swapped[0]}, {"k", &swapped[1]}, {"v", &swapped[2]}, {"dout", &swapped[3]}})
+          .ok());
+  const std::string lengths = " --seqused-k " + Data(kLayer) + ":seqused_k";
+  RunJson("run --layout bhsd --input " + Path("in.npz") + lengths + wide + "-o " +
+          Path("bhsd.npz"));
+  EXPECT_EQ(BytesOf(Swapped(Read(Path("bhsd.npz"), "dv"))), BytesOf(Read(Path("wide.npz"), "dv")));
+}
+
 TEST_F(CliTest, NpyFilesOneATensor) {
   for (const char* name : {"q", "k", "v"}) {
     const io::HostTensor tensor = Read(Data(kLayer), name);
@@ -199,6 +223,10 @@ TEST_F(CliBadInputTest, Tensors) {
   std::memset(large.data(), 0, large.num_bytes());
   const std::string file = Path("large.npy");
   ASSERT_TRUE(io::WriteTensors(file, {{"q", &large}}).ok());
+  const std::string whole = Path("whole.npy");
+  io::HostTensor numbers = io::HostTensor::Make(DType::kInt32, {1, 32, 8, 64});
+  std::memset(numbers.data(), 0, numbers.num_bytes());
+  ASSERT_TRUE(io::WriteTensors(whole, {{"o", &numbers}}).ok());
   const std::string bytes = ReadFile(file);
   std::ofstream(Path("cut.npy"), std::ios::binary) << bytes.substr(0, bytes.size() - 7);
   Expect({
@@ -208,6 +236,7 @@ TEST_F(CliBadInputTest, Tensors) {
       {"run --q " + file + " --k " + file + " --v " + file, {file, "q", "300", "256"}},
       {"run --q " + Path("cut.npy") + " --k a.npy --v a.npy", {"cut.npy"}},
       {"verify --seqlen 32 --result " + file, {file, "o", "300", "64"}},
+      {"verify --seqlen 32 --result " + whole, {whole, "o", "int32", "floating point"}},
       {real + "--q-name nope", {kLayer, "nope"}},
       {real + "--seqused-k 160,161", {"seqused_k", "161", "160"}},
       {real + "--seqused-k 160,x", {"160,x"}},
@@ -243,6 +272,8 @@ TEST_F(CliBadInputTest, Options) {
       {made + "--head-dim 257", {"head_dim", "257", "256"}},
       {made + "--heads 3 --heads-kv 2", {"num_heads_kv", "2", "3"}},
       {"run --seqlen 32 -o " + Path("o.txt"), {"--output", "o.txt", ".npz"}},
+      {"run --seqlen 32 -o ''", {"--output", "empty"}},
+      {"run --seqlen 32 --dtype ''", {"--dtype", "empty"}},
       {"run --seqlen 32 -o " + Path("no/o.npz"), {"--output", "no/o.npz"}},
       {"run --shape 1,2", {"--shape", "1,2", "BATCH"}},
       {"run --shape 1,2147483647,8,64,64,256", {"--shape", "TiB"}},
@@ -296,12 +327,20 @@ TEST_F(CliBadInputTest, Commands) {
       {"run --seqlen 8 --kernel cpu_forward_v2 --algorithm v3", {"cpu_forward_v2", "v2", "v3"}},
       {"verify --shape 1,8192,8192,1,1,8 --backward", {"too many"}},
       {"trace --seqlen 32 -o " + Path("no/t"), {"--output", "no/t"}},
+      {"trace --seqlen 32 -o " + folder_.string(), {"--output", folder_.string(), "a file"}},
+      {"trace --seqlen 32 --chrome /dev/null", {"--chrome", "/dev/null", "a file"}},
+      {"trace --seqlen 32 -o " + Path(std::string(300, 'x')), {"--output", "xxx", "too long"}},
       {"trace --seqlen 32 -o " + Path("t") + " --chrome " + Path("../") +
            folder_.filename().string() + "/t",
        {"--chrome", "/t'", "--output"}},
       {"bench --quick --rounds 0", {"--rounds", "0", "1"}},
       {"bench --quick --peer-torch python3 --sources " + Path("no"), {"--sources", "no"}},
+      {"bench --causal none", {"--causal", "without a problem"}},
+      {"bench --backward", {"--backward", "without a shape"}},
       {"info --shape 1,8,8,1,1,257", {"head_dim", "257", "256"}},
+      {"info --seqlen 8 --out-dtype float64", {"--out-dtype", "float64", "bfloat16"}},
+      {"info --algorithm v9", {"--algorithm", "without a problem"}},
+      {"info --k " + Path("k.npy"), {"--k", "without a problem"}},
   });
 }
 

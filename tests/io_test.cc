@@ -1,10 +1,13 @@
 // Arrays in files: what is written comes back, and what numpy and others write is read right.
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <numeric>
 
+#include "io/output_file.h"
 #include "tests/file_builders.h"
 
 namespace flashwok::io {
@@ -158,6 +161,25 @@ TEST_P(RoundTrip, NothingAppearsOnAFullDisk) {
     status = WriteTensors(path, NamedTensors{{"x", &tensor}});
   }
   EXPECT_TRUE(status.message().starts_with(path + ": ")) << status.message();
+  EXPECT_TRUE(FilesIn(folder_).empty());
+}
+
+// A signal in the middle of a write: that of a file that may not grow, taken for another one.
+TEST_P(RoundTrip, ASignalLeavesNothing) {
+  const HostTensor tensor = Counting(DType::kFloat32, {500, 1000});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    OutputFile::RemoveOnSignals();
+    const rlimit limit = {100'000, RLIM_INFINITY};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::signal(SIGXFSZ, [](int) { std::raise(SIGTERM); });
+    const Status status =
+        WriteTensors(Path(std::string("x") + GetParam()), NamedTensors{{"x", &tensor}});
+    ::_exit(status.ok() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
   EXPECT_TRUE(FilesIn(folder_).empty());
 }
 

@@ -182,6 +182,31 @@ TEST(Limits, FiguresHaveAFittingUnit) {
   }
 }
 
+// A worktop each for the workers that have a tile, none for those that cannot.
+TEST(Limits, SpareThreadsTakeNoScratch) {
+  Problem problem;
+  problem.q = problem.k = problem.v = Tensor::Contiguous(nullptr, DType::kFloat32, {1, 300, 2, 64});
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    for (Algorithm algorithm :
+         {Algorithm::kStandard, Algorithm::kV1, Algorithm::kV2, Algorithm::kV3}) {
+      SCOPED_TRACE(std::string(Name(pass)) + " " + Name(algorithm));
+      problem.algorithm = algorithm;
+      Execution execution;
+      execution.num_threads = 4096;
+      const PlanResult many = Plan(problem, pass, execution);
+      EXPECT_GT(many.num_threads, 1);
+      EXPECT_LE(many.num_threads, 10);  // two heads of 5 tiles of 64 rows at most
+      execution.num_threads = many.num_threads;
+      EXPECT_EQ(Plan(problem, pass, execution).workspace_bytes, many.workspace_bytes);
+      execution.num_threads = 1;
+      EXPECT_EQ(Plan(problem, pass, execution).num_threads, 1);
+      EXPECT_LT(Plan(problem, pass, execution).workspace_bytes, many.workspace_bytes);
+    }
+  }
+  problem.q = problem.k = problem.v = Tensor::Contiguous(nullptr, DType::kFloat32, {1, 0, 2, 64});
+  EXPECT_EQ(Plan(problem, Pass::kForward).num_threads, 1);
+}
+
 TEST(Limits, AKernelIsOfItsAlgorithm) {
   Problem problem;
   problem.q = problem.k = problem.v = Tensor::Contiguous(nullptr, DType::kFloat32, {1, 8, 1, 64});

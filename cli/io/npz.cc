@@ -4,6 +4,7 @@
 #include <zip.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 
 #include "io/formats.h"
@@ -246,6 +247,69 @@ Status AddArray(zip_t* zip, const std::string& path, const std::string& name,
   return Status::Invalid(path + ": " + zip_strerror(zip));
 }
 
+// The archive that libzip writes, straight into the output file: libzip would make a temporary file
+// of its own, which a signal leaves behind.
+class ArchiveSink {
+ public:
+  explicit ArchiveSink(OutputFile& file) : file_(file) { zip_error_init(&error_); }
+  ~ArchiveSink() { zip_error_fini(&error_); }
+  ArchiveSink(const ArchiveSink&) = delete;
+  ArchiveSink& operator=(const ArchiveSink&) = delete;
+
+  // A zip_source_callback; `state` is the sink, which outlives the source.
+  static zip_int64_t Call(void* state, void* data, zip_uint64_t size, zip_source_cmd_t command) {
+    return static_cast<ArchiveSink*>(state)->Do(command, data, size);
+  }
+
+ private:
+  zip_int64_t Do(zip_source_cmd_t command, void* data, zip_uint64_t size) {
+    switch (command) {
+      case ZIP_SOURCE_SUPPORTS:
+        return zip_source_make_command_bitmap(
+            ZIP_SOURCE_SUPPORTS, ZIP_SOURCE_OPEN, ZIP_SOURCE_READ, ZIP_SOURCE_CLOSE,
+            ZIP_SOURCE_STAT, ZIP_SOURCE_ERROR, ZIP_SOURCE_FREE, ZIP_SOURCE_SEEK, ZIP_SOURCE_TELL,
+            ZIP_SOURCE_BEGIN_WRITE, ZIP_SOURCE_COMMIT_WRITE, ZIP_SOURCE_ROLLBACK_WRITE,
+            ZIP_SOURCE_WRITE, ZIP_SOURCE_SEEK_WRITE, ZIP_SOURCE_TELL_WRITE, ZIP_SOURCE_REMOVE, -1);
+      case ZIP_SOURCE_STAT: {  // there is no archive yet
+        zip_error_set(&error_, ZIP_ER_READ, ENOENT);
+        return -1;
+      }
+      case ZIP_SOURCE_ERROR: return zip_error_to_data(&error_, data, size);
+      case ZIP_SOURCE_TELL_WRITE: return static_cast<zip_int64_t>(position_);
+      case ZIP_SOURCE_SEEK_WRITE: {
+        const zip_int64_t to = zip_source_seek_compute_offset(position_, end_, data, size, &error_);
+        if (to < 0) return -1;
+        position_ = static_cast<zip_uint64_t>(to);
+        return 0;
+      }
+      case ZIP_SOURCE_WRITE: {
+        const Bytes bytes(static_cast<const std::byte*>(data), size);
+        if (!file_.WriteAt(position_, bytes)) {
+          zip_error_set(&error_, ZIP_ER_WRITE, file_.error());
+          return -1;
+        }
+        position_ += size;
+        end_ = std::max(end_, position_);
+        return static_cast<zip_int64_t>(size);
+      }
+      case ZIP_SOURCE_BEGIN_WRITE:
+      case ZIP_SOURCE_COMMIT_WRITE:
+      case ZIP_SOURCE_ROLLBACK_WRITE:
+      case ZIP_SOURCE_REMOVE:
+      case ZIP_SOURCE_CLOSE:
+      case ZIP_SOURCE_FREE: return 0;
+      default: {
+        zip_error_set(&error_, ZIP_ER_OPNOTSUPP, 0);
+        return -1;
+      }
+    }
+  }
+
+  OutputFile& file_;
+  zip_error_t error_;
+  zip_uint64_t position_ = 0, end_ = 0;
+};
+
 }  // namespace
 
 Status ReadNpz(FileInput& file, const std::string& name, HostTensor* tensor) {
@@ -260,11 +324,14 @@ Status ListNpz(MemoryInput& file, std::vector<TensorEntry>* entries) { return Li
 Status WriteNpz(OutputFile& file, const NamedViews& tensors) {
   const auto failed = [&](const char* why) { return Status::Invalid(file.path() + ": " + why); };
   std::vector<std::string> contents(tensors.size());  // read by zip_close
-  int code = 0;
-  ArchivePtr zip(zip_open(file.temporary().c_str(), ZIP_CREATE | ZIP_TRUNCATE, &code));
+  ArchiveSink sink(file);
+  ZipError error;
+  zip_source_t* const source = zip_source_function_create(&ArchiveSink::Call, &sink, &error.error);
+  ArchivePtr zip(source == nullptr
+                     ? nullptr
+                     : zip_open_from_source(source, ZIP_CREATE | ZIP_TRUNCATE, &error.error));
   if (zip == nullptr) {
-    ZipError error;
-    zip_error_init_with_code(&error.error, code);
+    if (source != nullptr) zip_source_free(source);
     return failed(zip_error_strerror(&error.error));
   }
   for (std::size_t n = 0; n < tensors.size(); ++n) {
@@ -281,9 +348,11 @@ Status WriteNpz(OutputFile& file, const NamedViews& tensors) {
     status = AddArray(zip.get(), file.path(), name, content);
     if (!status.ok()) return status;
   }
-  if (zip_close(zip.get()) != 0) return failed(zip_strerror(zip.get()));
+  if (zip_close(zip.get()) != 0) {
+    return file.error() != 0 ? file.Commit() : failed(zip_strerror(zip.get()));
+  }
   zip.release();
-  return file.Reopen();  // libzip has put another file in its place
+  return {};
 }
 
 }  // namespace flashwok::io

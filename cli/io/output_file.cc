@@ -91,10 +91,9 @@ bool OutputFile::Write(Bytes bytes) {
   return error_ == 0;
 }
 
-Status OutputFile::Reopen() {
-  ::close(descriptor_);
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CLOEXEC);
-  return descriptor_ >= 0 ? Status() : Failed(errno);
+bool OutputFile::WriteAt(std::uint64_t offset, Bytes bytes) {
+  if (error_ == 0 && ::lseek(descriptor_, static_cast<off_t>(offset), SEEK_SET) < 0) error_ = errno;
+  return Write(bytes);
 }
 
 Status OutputFile::Commit() {

@@ -1,6 +1,7 @@
 // A file that appears under its name when it is whole, or not at all.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -22,13 +23,13 @@ class OutputFile {
   Status Create();
   // False after a failure, which Commit reports.
   bool Append(Bytes bytes);
-  // After something else has replaced the temporary file.
-  Status Reopen();
+  // Writes anywhere instead, beside no Append.
+  bool WriteAt(std::uint64_t offset, Bytes bytes);
+  int error() const { return error_; }  // errno of the failure, or 0
   // Syncs the temporary file and renames it to the target.
   Status Commit();
 
   const std::string& path() const { return path_; }
-  const std::string& temporary() const { return temporary_; }
 
  private:
   bool Flush();

@@ -27,12 +27,18 @@ struct Options {
   int rounds = 9;
 };
 
-std::vector<BenchProblem> Problems(const Options& options) {
+std::vector<BenchProblem> Problems(const CLI::App& app, const Options& options) {
   const int all = options.threads > 0 ? options.threads : HardwareThreads();
   if (options.workload.has_files()) {
     throw BadInput("--input: is given, must be absent: bench makes its own tensors");
   }
-  if (!options.workload.has_shape()) return DefaultProblems(all, options.quick);
+  if (!options.workload.has_shape()) {
+    RefuseWithoutProblem(app);
+    if (options.backward) {
+      throw BadInput("--backward: is given without a shape; the default list has both passes");
+    }
+    return DefaultProblems(all, options.quick);
+  }
   std::vector<BenchProblem> problems;
   for (Pass pass : {Pass::kForward, Pass::kBackward}) {
     if (pass == Pass::kBackward && !options.backward) continue;
@@ -58,7 +64,7 @@ std::vector<std::string> PeerCommand(const Options& options) {
   return {options.peer_python, script.string(), "--serve"};
 }
 
-Json Document(const Options& options, Bench& bench, std::vector<Json> cells) {
+Json Document(const Options& options, Bench& bench, const std::vector<Json>& cells) {
   Json versions = {{"flashwok", Version()}, {"compiler", __VERSION__}};
   if (!bench.peer_version().empty()) versions["torch"] = bench.peer_version();
   Json document = {{"schema", "fw-bench/1"},
@@ -70,11 +76,12 @@ Json Document(const Options& options, Bench& bench, std::vector<Json> cells) {
   if (!hash.empty()) document["sources_sha256"] = hash;
   document["method"] = fmt::format(
       "median of up to {} rounds after a warm-up, as many as a few seconds allow, each round one "
-      "call of every algorithm and of the peer in turn; random normal inputs; useful FLOPs; the "
-      "FMA peak and the product on tiles in cache are the best measured between the problems",
+      "call of every algorithm and of the peer in turn, after the FMA peak and the product on "
+      "tiles "
+      "in cache; random normal inputs; useful FLOPs; a share is the median of those of the rounds, "
+      "each of the ceiling of its round; the ceilings are the best of all rounds",
       options.rounds);
   document["ceilings"] = bench.Ceilings();
-  bench.AddShares(&cells);
   document["cells"] = cells;
   return document;
 }
@@ -123,7 +130,7 @@ void Print(const Json& document) {
   table.Print();
 }
 
-int Execute(const Options& options) {
+int Execute(const CLI::App& app, const Options& options) {
   if (options.rounds < 1) {
     throw BadInput(fmt::format("--rounds: is {}, must be at least 1", options.rounds));
   }
@@ -131,7 +138,7 @@ int Execute(const Options& options) {
     throw BadInput(fmt::format("--threads: is {}, must be from 0", options.threads));
   }
   RequireOutputs({{"--output", options.output}});
-  const std::vector<BenchProblem> problems = Problems(options);
+  const std::vector<BenchProblem> problems = Problems(app, options);
   Bench bench(PeerCommand(options), options.rounds);
   std::vector<Json> cells;
   {
@@ -178,7 +185,7 @@ Command AddBench(CLI::App& root) {
   app->add_flag("--json", options->json, "One JSON document on standard output");
   AddWorkloadOptions(*app, &options->workload);
   app->footer("Without a shape: the default list. Example: flashwok bench --quick --json");
-  return {app, [options] { return Execute(*options); }};
+  return {app, [app, options] { return Execute(*app, *options); }};
 }
 
 }  // namespace flashwok::cli

@@ -26,8 +26,8 @@ std::vector<Grid> Grids(bool quick) {
             {Pass::kForward, 512, {"bfloat16"}, {64}, {kV3}, 1.0}};
   }
   const std::vector<const char*> dtypes = {"float32", "bfloat16"};
-  return {{Pass::kForward, 4096, dtypes, {64, 128}, all, 8.0},
-          {Pass::kBackward, 1024, dtypes, {64, 128}, {kStandard, kV2, kV3}, 3.0}};
+  return {{Pass::kForward, 4096, dtypes, {64, 128}, all, 12.0},
+          {Pass::kBackward, 4096, dtypes, {64, 128}, {kStandard, kV2, kV3}, 12.0}};
 }
 
 // The grid at one dtype and number of threads.

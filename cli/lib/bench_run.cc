@@ -27,26 +27,18 @@ struct Bench::Runner {
   Algorithm algorithm;
   std::unique_ptr<Session> session;
   std::vector<double> seconds;
+  std::vector<double> peak_shares, gemm_shares;  // of the ceilings of the same round
 };
 
 Bench::Bench(const std::vector<std::string>& peer, int rounds) : rounds_(rounds) {
   if (!peer.empty()) peer_ = std::make_unique<Coprocess>(peer);
 }
 
-void Bench::AddShares(std::vector<Json>* cells) const {
-  for (Json& cell : *cells) {
-    const auto rates = rates_.find(cell["threads"].get<int>());
-    if (!cell.contains("ms") || cell["dtype"] != "float32" || rates == rates_.end()) continue;
-    const double rate = cell["tflops"].get<double>() * 1e12;
-    cell["peak_share"] = rate / rates->second.fma;
-    cell["gemm_share"] = rate / rates->second.gemm;
-  }
-}
-
 Bench::Rates Bench::MeasureRates(int threads) {
-  Rates& rates = rates_[threads];
-  rates.fma = std::max(rates.fma, MeasureFmaPeak(threads));
-  rates.gemm = std::max(rates.gemm, MeasureGemm(threads));
+  const Rates rates{MeasureFmaPeak(threads), MeasureGemm(threads)};
+  Rates& best = best_[threads];
+  best.fma = std::max(best.fma, rates.fma);
+  best.gemm = std::max(best.gemm, rates.gemm);
   return rates;
 }
 
@@ -72,17 +64,21 @@ std::vector<Json> Bench::Run(const BenchProblem& problem) {
     auto session = std::make_unique<Session>(workload, algorithm, execution, problem.pass);
     workload.Check(session->status());
     session->Run();  // warm: memory touched, threads started
-    runners.push_back({algorithm, std::move(session), {}});
+    runners.push_back({algorithm, std::move(session), {}, {}, {}});
   }
   std::vector<double> peer_seconds;
   std::string peer_error;
   double total = 0.0;
-  MeasureRates(problem.threads);
+  const double flops = UsefulFlops(workload.problem, problem.pass);
   for (int round = 0; round < rounds_ && (round < kMinRounds || total < problem.patience);
        ++round) {
+    const Rates rates = MeasureRates(problem.threads);
     for (Runner& runner : runners) {
-      runner.seconds.push_back(runner.session->RunPass());
-      total += runner.seconds.back();
+      const double seconds = runner.session->RunPass();
+      runner.seconds.push_back(seconds);
+      runner.peak_shares.push_back(flops / seconds / rates.fma);
+      runner.gemm_shares.push_back(flops / seconds / rates.gemm);
+      total += seconds;
     }
     if (peer_ == nullptr || !peer_error.empty()) continue;
     const Json answer = AskPeer(problem, workload.problem);
@@ -93,7 +89,6 @@ std::vector<Json> Bench::Run(const BenchProblem& problem) {
       total += peer_seconds.back();
     }
   }
-  const double flops = UsefulFlops(workload.problem, problem.pass);
   const auto timed = [&](Json& json, std::vector<double> seconds) {
     const Timing timing = Summarize(std::move(seconds));
     json["ms"] = timing.median * 1e3;
@@ -107,6 +102,10 @@ std::vector<Json> Bench::Run(const BenchProblem& problem) {
     Json cell = Describe(problem, workload.problem, runner.algorithm);
     cell["kernel"] = runner.session->plan().kernel;
     timed(cell, runner.seconds);
+    if (cell["dtype"] == "float32") {
+      cell["peak_share"] = Summarize(runner.peak_shares).median;
+      cell["gemm_share"] = Summarize(runner.gemm_shares).median;
+    }
     cell["extra_bytes"] = runner.session->plan().workspace_bytes;
     if (!peer_seconds.empty()) timed(cell["peers"]["torch_cpu"], peer_seconds);
     if (!peer_error.empty()) cell["peers"]["torch_cpu"]["error"] = peer_error;
@@ -135,8 +134,10 @@ std::vector<Json> Bench::Memory() const {
 }
 
 Json Bench::Ceilings() {
-  const Rates one = MeasureRates(1);
-  const Rates all = MeasureRates(HardwareThreads());
+  MeasureRates(1);
+  MeasureRates(HardwareThreads());
+  const Rates& one = best_[1];
+  const Rates& all = best_[HardwareThreads()];
   Json ceilings = {{"fma_peak_gflops", one.fma * 1e-9},
                    {"fma_peak_gflops_all", all.fma * 1e-9},
                    {"gemm_gflops", one.gemm * 1e-9},

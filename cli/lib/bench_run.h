@@ -27,14 +27,12 @@ class Bench {
   // {"fma_peak_gflops": of one thread, "fma_peak_gflops_all": of all, "gemm_gflops": of our product
   // on tiles in cache, ...}: the best seen in the run, and PyTorch's products.
   Json Ceilings();
-  // The share of each ceiling that each float32 cell reached; after the last measurement.
-  void AddShares(std::vector<Json>* cells) const;
   const std::string& peer_version() const { return peer_version_; }
 
  private:
   struct Runner;
 
-  // Float32 FLOP/s of the machine, the best so far.
+  // Float32 FLOP/s of the machine.
   struct Rates {
     double fma = 0.0;
     double gemm = 0.0;
@@ -46,7 +44,7 @@ class Bench {
 
   std::unique_ptr<Coprocess> peer_;
   const int rounds_;
-  std::map<int, Rates> rates_;  // by threads
+  std::map<int, Rates> best_;  // by threads
   std::string peer_version_;
 };
 

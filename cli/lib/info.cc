@@ -56,6 +56,7 @@ Json PlanAll(const Options& options, Json* problem_json) {
   const Algorithm algorithm = AskedAlgorithm(options.run);
   const Device device = AskedDevice(options.run);
   const Execution execution = MakeExecution(options.run);
+  if (!options.run.out_dtype.empty()) ParseDType("--out-dtype", options.run.out_dtype);
   const Pass pass = options.backward ? Pass::kBackward : Pass::kForward;
   const Workload workload(options.workload, pass, algorithm, Workload::Data::kNone);
   *problem_json = ToJson(workload.problem);
@@ -99,8 +100,9 @@ void PrintKernels() {
   table.Print();
 }
 
-int Execute(const Options& options) {
+int Execute(const CLI::App& app, const Options& options) {
   const bool with_problem = options.workload.has_files() || options.workload.has_shape();
+  if (!with_problem) RefuseWithoutProblem(app);
   Json problem;
   const Json plans = with_problem ? PlanAll(options, &problem) : Json::array();
   const Json machine = MachineJson();
@@ -151,7 +153,7 @@ Command AddInfo(CLI::App& root) {
   AddWorkloadOptions(*app, &options->workload);
   AddRunOptions(*app, &options->run);
   app->footer("Example: flashwok info --shape 1,65536,65536,1,1,64 --algorithm standard");
-  return {app, [options] { return Execute(*options); }};
+  return {app, [app, options] { return Execute(*app, *options); }};
 }
 
 }  // namespace flashwok::cli

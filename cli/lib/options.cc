@@ -11,6 +11,12 @@
 namespace flashwok::cli {
 namespace {
 
+// The groups of the help.
+constexpr const char* kTensors = "Tensors";
+constexpr const char* kSynthetic = "Synthetic tensors, N(0, 1)";
+constexpr const char* kProblem = "Problem";
+constexpr const char* kExecution = "Execution";
+
 constexpr const char* kCausalHelp =
     "none; bottom_right: row i sees keys j <= i + seqlen_k - seqlen_q (the usual one); top_left: "
     "row i sees keys j <= i";
@@ -21,29 +27,29 @@ void AddTensorOptions(CLI::App& app, WorkloadOptions* options) {
          "One .npz or .safetensors file with q, k, v and whichever of the arguments below it "
          "holds under their names; --seqused-k none leaves one out")
       ->type_name("FILE")
-      ->group("Tensors");
+      ->group(kTensors);
   for (const TensorFlag& flag : TensorFlags()) {
     const std::string name = flag.name;
     app.add_option_function<std::string>(
            FlagOf(name), [=](const std::string& text) { options->tensors[name] = text; }, flag.help)
         ->type_name("TENSOR")
-        ->group("Tensors");
+        ->group(kTensors);
   }
   for (auto& [name, value] : options->names) {
     app.add_option(FlagOf(name) + "-name", value, "Name of " + name + " in --input")
         ->type_name("NAME")
         ->capture_default_str()
-        ->group("Tensors");
+        ->group(kTensors);
   }
   app.add_option("--layout", options->layout,
                  "Axis order in the files: bshd (batch, seqlen, heads, dim) or bhsd")
       ->capture_default_str()
-      ->group("Tensors");
+      ->group(kTensors);
 }
 
 void AddShapeOptions(CLI::App& app, WorkloadOptions* options) {
   const auto add = [&](const char* flag, auto& value, const char* help) {
-    return AddOption(app, flag, value, help)->group("Synthetic tensors, N(0, 1)");
+    return AddOption(app, flag, value, help)->group(kSynthetic);
   };
   add("--shape", options->shape, "BATCH,SEQLEN_Q,SEQLEN_K,HEADS,HEADS_KV,HEAD_DIM[,HEAD_DIM_V]")
       ->type_name("SHAPE");
@@ -63,7 +69,7 @@ void AddShapeOptions(CLI::App& app, WorkloadOptions* options) {
 
 void AddProblemOptions(CLI::App& app, WorkloadOptions* options) {
   const auto add = [&](const char* flag, auto& value, const char* help) {
-    return AddOption(app, flag, value, help)->group("Problem");
+    return AddOption(app, flag, value, help)->group(kProblem);
   };
   add("--causal", options->causal, kCausalHelp)->capture_default_str();
   add("--window", options->window, "LEFT,RIGHT keys around the diagonal, inclusive; -1: unlimited")
@@ -75,13 +81,23 @@ void AddProblemOptions(CLI::App& app, WorkloadOptions* options) {
   add("--dropout-p", options->dropout_p, "From 0 to below 1")->capture_default_str();
   add("--dropout-seed", options->dropout_seed, "Of Philox")->capture_default_str();
   add("--dropout-offset", options->dropout_offset, "Of Philox")->capture_default_str();
-  add("--num-splits", options->num_splits, "Of the keys (v2, v3 forward); 0: chosen")
+  add("--num-splits", options->num_splits, "Parts to cut the keys into (v2, v3 forward); 0: chosen")
       ->capture_default_str();
   app.add_flag("--deterministic", options->deterministic, "The same gradient bits in every run")
-      ->group("Problem");
+      ->group(kProblem);
 }
 
 }  // namespace
+
+void RefuseWithoutProblem(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const char* group : {kTensors, kSynthetic, kProblem, kExecution}) {
+      if (option->count() == 0 || option->get_group() != group) continue;
+      throw BadInput(
+          fmt::format("{}: is given without a problem, such as --seqlen 1024", option->get_name()));
+    }
+  }
+}
 
 const std::vector<TensorFlag>& TensorFlags() {
   static const std::vector<TensorFlag> flags = {
@@ -123,7 +139,7 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions* options) {
 
 void AddRunOptions(CLI::App& app, RunOptions* options, bool with_algorithm) {
   const auto add = [&](const char* flag, auto& value, const char* help) {
-    return AddOption(app, flag, value, help)->capture_default_str()->group("Execution");
+    return AddOption(app, flag, value, help)->capture_default_str()->group(kExecution);
   };
   if (with_algorithm) add("--algorithm", options->algorithm, "auto, standard, v1, v2 or v3");
   add("--device", options->device, "cpu, cuda or cuda:N");

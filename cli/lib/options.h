@@ -55,6 +55,9 @@ struct WorkloadOptions {
   bool has_shape() const;
 };
 
+// Throws BadInput when an option of a problem, or of its execution, is given where there is none.
+void RefuseWithoutProblem(const CLI::App& app);
+
 struct RunOptions {
   std::string algorithm = "auto";
   std::string device = "cpu";

@@ -115,7 +115,7 @@ int Execute(const Options& options) {
 }  // namespace
 
 Command AddRun(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("run", "Compute attention on tensors from files");
+  CLI::App* app = root.add_subcommand("run", "Compute attention and write the results");
   auto options = std::make_shared<Options>();
   AddWorkloadOptions(*app, &options->workload);
   AddRunOptions(*app, &options->run);

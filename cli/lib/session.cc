@@ -91,6 +91,7 @@ void Session::Allocate() {
     r.output.row_sum = r.row_sum.View();
   }
   if (pass_ == Pass::kForward) return;
+  WidenOutputGradient();
   r.gradients.dq = New(r.dq, q, q.dtype);
   r.gradients.dk = New(r.dk, problem_.k, q.dtype);
   r.gradients.dv = New(r.dv, problem_.v, q.dtype);
@@ -99,6 +100,17 @@ void Session::Allocate() {
     r.dbias = NewTensor(DType::kFloat32, {bias.shape.begin(), bias.shape.begin() + bias.rank});
     r.gradients.dbias = r.dbias.View();
   }
+}
+
+// dout has the dtype of O: a narrower one is widened to float32, which is exact.
+void Session::WidenOutputGradient() {
+  dout_ = workload_.dout;
+  if (out_dtype_ != DType::kFloat32 || dout_.dtype == DType::kFloat32) return;
+  const Tensor wide = New(wide_dout_, dout_, DType::kFloat32);
+  for (std::int64_t i = 0; i < wide.num_elements(); ++i) {  // both in the order of the file
+    StoreFromFloat(wide.data, wide.dtype, i, LoadAsFloat(dout_.data, dout_.dtype, i));
+  }
+  dout_ = wide;
 }
 
 // One block for both passes, so that the timed runs allocate nothing.
@@ -151,7 +163,7 @@ BackwardInput Session::Input() const {
   input.lse = output.lse;
   input.row_max = output.row_max;
   input.row_sum = output.row_sum;
-  input.dout = workload_.dout;
+  input.dout = dout_;
   return input;
 }
 

@@ -70,6 +70,7 @@ class Session {
  private:
   void Allocate();
   BackwardInput Input() const;
+  void WidenOutputGradient();
   Tensor New(io::HostTensor& slot, const Tensor& like, DType dtype, std::int64_t last = 0) const;
   Execution WithWorkspace(Pass pass, Observer* observer);
   double ForwardOnDevice();
@@ -82,6 +83,8 @@ class Session {
   DType out_dtype_;
   PlanResult forward_plan_, backward_plan_;
   Results results_;
+  Tensor dout_;  // in the dtype of O
+  io::HostTensor wide_dout_;
   std::vector<std::byte> workspace_;
   std::unique_ptr<DevicePass> device_pass_;  // between the first run and Finish
 };

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
+#include <span>
 
+#include "io/output_file.h"
 #include "lib/command.h"
 
 namespace flashwok::cli {
@@ -95,6 +95,19 @@ void RequireOutputs(const std::vector<Output>& outputs) {
     if (!std::filesystem::is_directory(folder)) {
       throw BadInput(fmt::format("{}: is '{}', but {} is no folder", flag, path, folder.string()));
     }
+    if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+      throw BadInput(fmt::format("{}: is '{}', but {} cannot be written to: {}", flag, path,
+                                 folder.string(), std::strerror(errno)));
+    }
+    std::error_code error;
+    const auto kind = std::filesystem::status(absolute, error).type();
+    if (kind == std::filesystem::file_type::none) {
+      throw BadInput(fmt::format("{}: is '{}': {}", flag, path, error.message()));
+    }
+    if (kind != std::filesystem::file_type::not_found &&
+        kind != std::filesystem::file_type::regular) {
+      throw BadInput(fmt::format("{}: is '{}', must be a file or absent", flag, path));
+    }
     const auto target = std::filesystem::canonical(folder) / absolute.filename();
     const auto [other, is_new] = targets.emplace(target, &output);
     if (is_new) continue;
@@ -104,16 +117,10 @@ void RequireOutputs(const std::vector<Output>& outputs) {
 }
 
 void WriteFile(const std::string& path, std::string_view content) {
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-  std::ofstream file(temporary, std::ios::binary);
-  file.write(content.data(), static_cast<std::streamsize>(content.size()));
-  file.close();
-  std::error_code error;
-  if (file.good()) std::filesystem::rename(temporary, path, error);
-  if (file.good() && !error) return;
-  const std::string reason = error ? error.message() : std::strerror(errno);
-  std::filesystem::remove(temporary, error);
-  throw BadInput(fmt::format("{}: cannot be written: {}", path, reason));
+  io::OutputFile file(path);
+  Require(file.Create());
+  file.Append(std::as_bytes(std::span(content)));
+  Require(file.Commit());
 }
 
 }  // namespace flashwok::cli

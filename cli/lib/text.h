@@ -48,11 +48,11 @@ void PrintJson(const Json& document);
 struct Output {
   std::string flag, path;
 };
-// Throws BadInput unless each path lies in a folder and no two are one file: said before the work,
-// not after it.
+// Throws BadInput unless each path is a file, or absent, in a folder that can be written to, and no
+// two are one file: said before the work, not after it.
 void RequireOutputs(const std::vector<Output>& outputs);
 
-// Writes a temporary file beside `path` and renames it. Throws BadInput when it cannot.
+// The whole file, or none. Throws BadInput when it cannot be written.
 void WriteFile(const std::string& path, std::string_view content);
 
 }  // namespace flashwok::cli

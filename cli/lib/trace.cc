@@ -81,7 +81,8 @@ int Execute(const Options& options) {
 }  // namespace
 
 Command AddTrace(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("trace", "Record every tile that a run moves and computes");
+  CLI::App* app =
+      root.add_subcommand("trace", "Run a problem and record each tile that it moves and computes");
   auto options = std::make_shared<Options>();
   app->add_option("--output,-o", options->output, "Write the events as fw-trace/1")
       ->type_name("FILE");

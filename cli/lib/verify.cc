@@ -61,6 +61,10 @@ class ResultFile {
     if (!Has(name)) return {};
     io::HostTensor& tensor = storage_.emplace_back();
     Require(io::ReadTensor(path_, single_ ? "" : name, &tensor));
+    if (tensor.dtype() == DType::kInt32 || tensor.dtype() == DType::kBool) {
+      throw BadInput(fmt::format("{}: {}: dtype is {}, must be one of floating point", path_, name,
+                                 Name(tensor.dtype())));
+    }
     Tensor view = tensor.View();
     if (bhsd && view.rank >= 3 && !name.starts_with("lse") && name != "dbias") {
       view = SwapHeads(view);
@@ -239,9 +243,10 @@ int Execute(const Options& options) {
 }  // namespace
 
 Command AddVerify(CLI::App& root) {
-  CLI::App* app = root.add_subcommand(
-      "verify",
-      "Check a result file, or the kernels, against float64; exit code 1 beyond the bound");
+  CLI::App* app = root.add_subcommand("verify",
+                                      "Check a result file (--result), or else run the kernels, "
+                                      "against float64; exit code 1 if out "
+                                      "of tolerance");
   auto options = std::make_shared<Options>();
   options->run.algorithm = "all";
   app->add_option("--result", options->result,

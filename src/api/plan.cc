@@ -181,6 +181,25 @@ void SetChunks(const Layout& layout, int num_splits, cpu::Launch* launch) {
                   (num_splits == 0 && launch->num_threads > 1 && tiles < 2 * launch->num_threads);
 }
 
+// No more workers than have something to do: each takes a worktop of scratch, needed or not.
+int UsefulThreads(const Layout& layout, const cpu::Kernel& kernel, const cpu::Launch& launch) {
+  const std::int64_t limit = launch.num_threads;
+  const auto pieces = [&](std::int64_t a, std::int64_t b) {  // a b, up to the limit
+    return std::min(limit, std::min(a, limit) * std::min(b, limit));
+  };
+  const std::int64_t heads = layout.batch * layout.num_heads;
+  const std::int64_t q_tiles = std::min(limit, cpu::QTiles(layout, launch.tile_q).count());
+  std::int64_t threads = q_tiles;
+  if (kernel.pass == Pass::kBackward) {
+    threads = std::max(q_tiles, pieces(heads, CeilDiv(layout.max_seqlen_k, launch.tile_kv)));
+  } else if (kernel.algorithm == Algorithm::kV1) {
+    threads = std::min(limit, heads);
+  } else if (launch.split) {
+    threads = pieces(q_tiles, cpu::MaxChunks(layout, launch));
+  }
+  return static_cast<int>(std::max<std::int64_t>(threads, 1));
+}
+
 void PlanCpu(const Problem& problem, const Layout& layout, const Execution& execution,
              Choice* choice) {
   const cpu::Kernel& kernel = *choice->kernel;
@@ -193,6 +212,7 @@ void PlanCpu(const Problem& problem, const Layout& layout, const Execution& exec
   const bool splits = kernel.pass == Pass::kForward &&
                       (kernel.algorithm == Algorithm::kV2 || kernel.algorithm == Algorithm::kV3);
   launch.split = launch.split && splits;
+  launch.num_threads = UsefulThreads(layout, kernel, launch);
   PlanResult& plan = choice->plan;
   plan.kernel = kernel.name;
   plan.algorithm = kernel.algorithm;
@@ -250,6 +270,7 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
 io_model::Tiles ModelTiles(const Choice& choice) {
   const cpu::Launch& launch = choice.launch;
   io_model::Tiles tiles{launch.tile_q, launch.tile_kv};
+  tiles.strip_rows = cpu::kStripRows;
   if (choice.plan.algorithm == Algorithm::kV3) {
     tiles.block_rows = choice.kernel->products == nullptr ? cpu::kBlockRows : cpu::kBf16BlockRows;
   }

@@ -36,6 +36,7 @@ struct Traffic {
 struct Tiles {
   std::int64_t tile_q = 0, tile_kv = 0;
   std::int64_t block_rows = 0;  // rows that V3 computes at once; 0: all that see a key tile
+  std::int64_t strip_rows = 0;  // no more than this many where the mask ends within the key tile
   std::int64_t chunk = 0;       // keys of a partial result, when the keys are split; else 0
 };
 
@@ -70,8 +71,13 @@ class Model {
       ForRows(s, tiles_.tile_q, [&](std::int64_t row, std::int64_t rows) { body(s, row, rows); });
     });
   }
-  // KV outer, Q inner: `body` takes the rows of the Q tile, the keys of the KV tile, and whether no
-  // Q tile of the same `group` of heads has visited that KV tile before.
+  // A Q tile at a KV tile.
+  struct Visit {
+    std::int64_t rows, cols;
+    std::int64_t seen;  // keys up to the last that one of the rows sees
+    bool first;         // no Q tile of the same group of heads has visited this KV tile before
+  };
+  // KV outer, Q inner.
   template <typename Body>
   void ForEachVisit(std::int64_t group, const Body& body) const {
     ForEachHead([&](const Sequence& s, std::int64_t h) {
@@ -80,7 +86,8 @@ class Model {
         bool first = h % group == 0;
         ForRows(s, tiles_.tile_q, [&](std::int64_t row, std::int64_t rows) {
           if (!Visits(s, row, rows, key)) return;
-          body(rows, cols, first);
+          const std::int64_t seen = std::min(cols, s.mask.Row(row + rows - 1).end - key);
+          body(Visit{rows, cols, seen, first});
           first = false;
         });
       }
@@ -137,12 +144,12 @@ class ForwardModel : Model {
 
   // O, m, l of a Q tile in and out at every visit; K and V once.
   Traffic V1() {
-    ForEachVisit(1, [&](std::int64_t rows, std::int64_t cols, bool first) {
-      if (first) Keys(cols);
-      traffic_.Load(Role::kQ, rows * d_ * in_);
-      State(rows, true);
-      ScoreInputs(rows * cols);
-      Products(rows * cols, d_ + dv_);
+    ForEachVisit(1, [&](const Visit& visit) {
+      if (visit.first) Keys(visit.cols);
+      traffic_.Load(Role::kQ, visit.rows * d_ * in_);
+      State(visit.rows, true);
+      ScoreInputs(visit.rows * visit.cols);
+      Products(visit.rows * visit.cols, d_ + dv_);
     });
     ForEachQTile([&](const Sequence&, std::int64_t, std::int64_t rows) {
       State(rows, false);
@@ -159,8 +166,8 @@ class ForwardModel : Model {
     return traffic_;
   }
 
-  // Q and O once, K and V at every visit; only rows that see one of the keys are computed. V3 moves
-  // the same and computes a block of rows only up to the last key that it sees.
+  // Q and O once, K and V at every visit; only rows that see one of the keys are computed, a strip
+  // or block of rows at a time up to the last key that it sees.
   Traffic V2() {
     ForEachQTile([&](const Sequence& s, std::int64_t row, std::int64_t rows) {
       const TileRange range = VisitedTiles(s.mask, row, row + rows, tiles_.tile_kv);
@@ -186,10 +193,11 @@ class ForwardModel : Model {
 
  private:
   std::int64_t Scores(const Sequence& s, const KeyRange& keys, const RowRange& rows) const {
-    if (tiles_.block_rows == 0) return rows.size() * (keys.end - keys.begin);
+    const std::int64_t block = tiles_.block_rows == 0 ? tiles_.tile_q : tiles_.block_rows;
+    const std::int64_t strip = std::min(block, tiles_.strip_rows);
     std::int64_t scores = 0;
-    for (std::int64_t r = rows.begin; r < rows.end; r += tiles_.block_rows) {
-      const std::int64_t end = std::min(rows.end, r + tiles_.block_rows);
+    for (std::int64_t r = rows.begin, end = r; r < rows.end; r = end) {
+      end = std::min(rows.end, r + (s.mask.Row(r).end < keys.end ? strip : block));
       scores += (end - r) * (std::min(keys.end, s.mask.Row(end - 1).end) - keys.begin);
     }
     return scores;

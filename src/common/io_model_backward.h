@@ -31,11 +31,11 @@ class BackwardModel : Model {
       AddToDQ(rows);
       Products(scores, 2 * d_ + dv_);
     });
-    ForEachVisit(layout_.group, [&](std::int64_t rows, std::int64_t cols, bool first) {
-      if (first) Keys(cols);
-      QueryRows(rows);
-      LoadScores({Role::kP, Role::kDS}, rows * cols);
-      Products(rows * cols, d_ + dv_);
+    ForEachVisit(layout_.group, [&](const Visit& visit) {
+      if (visit.first) Keys(visit.cols);
+      QueryRows(visit.rows);
+      LoadScores({Role::kP, Role::kDS}, visit.rows * visit.cols);
+      Products(visit.rows * visit.cols, d_ + dv_);
     });
     return Finish();
   }
@@ -43,13 +43,13 @@ class BackwardModel : Model {
   // O, and m and l, of a Q tile at every visit, from which D and P are computed there.
   Traffic V1() {
     Prepare(false);
-    ForEachVisit(layout_.group, [&](std::int64_t rows, std::int64_t cols, bool first) {
-      Visit(rows, cols, first);
-      Outputs(rows);
+    ForEachVisit(layout_.group, [&](const Visit& visit) {
+      FiveProducts(visit);
+      Outputs(visit.rows);
       if (state_) {
-        RowScalars({Role::kRowMax, Role::kRowSum}, rows);
+        RowScalars({Role::kRowMax, Role::kRowSum}, visit.rows);
       } else {
-        RowScalars({Role::kLse}, rows);
+        RowScalars({Role::kLse}, visit.rows);
       }
     });
     return Finish();
@@ -58,9 +58,9 @@ class BackwardModel : Model {
   // lse and D of a Q tile at every visit. V3 moves and computes the same.
   Traffic V2() {
     Prepare(true);
-    ForEachVisit(layout_.group, [&](std::int64_t rows, std::int64_t cols, bool first) {
-      Visit(rows, cols, first);
-      RowScalars({Role::kLse, Role::kD}, rows);
+    ForEachVisit(layout_.group, [&](const Visit& visit) {
+      FiveProducts(visit);
+      RowScalars({Role::kLse, Role::kD}, visit.rows);
     });
     return Finish();
   }
@@ -78,12 +78,12 @@ class BackwardModel : Model {
   }
 
   // All five products of a Q tile with a KV tile; K and V stay for the whole group.
-  void Visit(std::int64_t rows, std::int64_t cols, bool first) {
-    if (first) Keys(cols);
-    QueryRows(rows);
-    ScoreInputs(rows * cols);
-    AddToDQ(rows);
-    Products(rows * cols, 3 * d_ + 2 * dv_);
+  void FiveProducts(const Visit& visit) {
+    if (visit.first) Keys(visit.cols);
+    QueryRows(visit.rows);
+    ScoreInputs(visit.rows * visit.seen);
+    AddToDQ(visit.rows);
+    Products(visit.rows * visit.seen, 3 * d_ + 2 * dv_);
   }
 
   // A narrow dQ from its float32 sums; every row of dK and dV, also one without a key; dBias.
@@ -104,15 +104,16 @@ class BackwardModel : Model {
   void BiasGradient() {
     StoreAll(Role::kDBias, gradients_.dbias);
     const bool one_row = gradients_.dbias.shape[2] == 1;
-    ForEachVisit(1, [&](std::int64_t rows, std::int64_t cols, bool) {
-      Keys(cols);
-      QueryRows(rows);
-      Outputs(rows);
-      RowScalars({Role::kLse}, rows);
-      ScoreInputs(rows * cols);
-      LoadScores({Role::kDBias}, one_row ? cols : rows * cols);
-      StoreScores({Role::kDBias}, one_row ? cols : rows * cols);
-      Products(rows * cols, d_ + dv_);
+    ForEachVisit(1, [&](const Visit& visit) {
+      const std::int64_t scores = visit.rows * visit.cols;
+      Keys(visit.cols);
+      QueryRows(visit.rows);
+      Outputs(visit.rows);
+      RowScalars({Role::kLse}, visit.rows);
+      ScoreInputs(scores);
+      LoadScores({Role::kDBias}, one_row ? visit.cols : scores);
+      StoreScores({Role::kDBias}, one_row ? visit.cols : scores);
+      Products(scores, d_ + dv_);
     });
   }
 

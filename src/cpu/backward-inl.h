@@ -77,8 +77,7 @@ class BackwardVerbs {
     };
     const auto span =
         tracer_.Load(Role::kK, keys.cols * layout_.head_dim * ItemSize(layout_.k.dtype), place);
-    LoadTileTransposed(k, layout_.k.dtype, 0, RoundUp(keys.padded, 4), keys.cols, layout_.head_dim,
-                       top_.KT);
+    LoadTileTransposed(k, layout_.k.dtype, 0, keys.padded, keys.cols, layout_.head_dim, top_.KT);
     LoadTile(k, layout_.k.dtype, 0, keys.padded, keys.cols, layout_.head_dim, 1.0f, top_.K);
   }
   // V as columns for dP.
@@ -89,8 +88,7 @@ class BackwardVerbs {
     const auto span =
         tracer_.Load(Role::kV, keys.cols * layout_.head_dim_v * ItemSize(layout_.v.dtype),
                      ForwardVerbs::Place(tile, keys.index));
-    LoadTileTransposed(v, layout_.v.dtype, 0, RoundUp(keys.padded, 4), keys.cols,
-                       layout_.head_dim_v, top_.VT);
+    LoadTileTransposed(v, layout_.v.dtype, 0, keys.padded, keys.cols, layout_.head_dim_v, top_.VT);
   }
 
   // Rows [begin, end) of Q, scaled, and of dO.

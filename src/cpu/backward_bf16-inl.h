@@ -146,8 +146,8 @@ class Bf16BackwardVerbs : public BackwardVerbs {
   void Columns(const QTile& tile, const KeyTile& keys, const float* scores) const {
     const std::int64_t pairs = RowPairs(tile);
     products_.weave(tile.rows, 2 * pairs, keys.padded, scores, Pairs(top_.woven));
-    for (std::int64_t p = 0; p < pairs; p += 4) {
-      StoreTransposed4(top_.woven + p * kTileLd, kTileLd, keys.padded, top_.PT + p);
+    for (std::int64_t p = 0; p < pairs; p += kLanes) {
+      StoreTransposed(top_.woven + p * kTileLd, kTileLd, keys.padded, top_.PT + p);
     }
   }
 

@@ -16,10 +16,11 @@ struct KeyTileV2 {
   const BackwardScratch& scratch;
   const DQAccumulator& dq;
 
-  void operator()(const BackwardVerbs& verbs, const BackwardWorktop& top, const KeyTile& keys,
+  void operator()(const BackwardVerbs& verbs, const BackwardWorktop& top, const KeyTile& all,
                   const Visits& visits) const {
     const QStage& stage = top.stages[0];
     for (const QTile& tile : visits) {
+      const KeyTile keys = Trim(tile, all, {0, tile.rows});
       const bool masked = visits.Masked(tile);
       verbs.LoadQ(tile, keys, stage, 0, tile.rows);
       verbs.LoadLse(tile, keys, stage);

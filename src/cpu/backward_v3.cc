@@ -54,14 +54,15 @@ struct KeyTileV3 {
   const DQAccumulator& dq;
 
   template <typename Verbs>
-  void operator()(const Verbs& verbs, const BackwardWorktop& top, const KeyTile& keys,
+  void operator()(const Verbs& verbs, const BackwardWorktop& top, const KeyTile& all,
                   const Visits& visits) const {
-    QProducer producer(verbs, scratch, keys);
+    QProducer producer(verbs, scratch, all);
     int now = 0;
     producer.Begin(&*visits.begin(), &top.stages[now]);
     producer.Finish();
     for (auto visit = visits.begin(); visit != visits.end(); ++visit, now = 1 - now) {
       const QTile& tile = *visit;
+      const KeyTile keys = Trim(tile, all, {0, tile.rows});
       const QStage& stage = top.stages[now];
       const bool masked = visits.Masked(tile);
       const bool last = visit + 1 == visits.end();

@@ -107,14 +107,14 @@ HWY_INLINE void LoadPairRows(const Source& source, std::int64_t begin, std::int6
   }
 }
 
-// The same rows as columns [begin, end), multiples of 4; rows from `rows` on become zero.
+// The same rows as columns [begin, end), multiples of kLanes; rows from `rows` on become zero.
 template <typename Source>
 HWY_INLINE void LoadPairColumns(const Source& source, std::int64_t begin, std::int64_t end,
                                 std::int64_t rows, std::int64_t n, std::int64_t depth,
                                 Bf16Pair* tile) {
-  HWY_ALIGN float buffer[4 * kMaxTileCols];
-  for (std::int64_t r = begin; r < end; r += 4) {
-    for (std::int64_t k = 0; k < 4; ++k) {
+  HWY_ALIGN float buffer[kLanes * kMaxTileCols];
+  for (std::int64_t r = begin; r < end; r += kLanes) {
+    for (std::int64_t k = 0; k < kLanes; ++k) {
       float* row = buffer + k * kMaxTileCols;
       if (r + k < rows) {
         CopyBf16Row(source(r + k), n, 2 * depth, row);
@@ -122,7 +122,7 @@ HWY_INLINE void LoadPairColumns(const Source& source, std::int64_t begin, std::i
         std::memset(row, 0, depth * sizeof(Bf16Pair));
       }
     }
-    StoreTransposed4(buffer, kMaxTileCols, depth, reinterpret_cast<float*>(tile) + r);
+    StoreTransposed(buffer, kMaxTileCols, depth, reinterpret_cast<float*>(tile) + r);
   }
 }
 

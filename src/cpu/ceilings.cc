@@ -73,7 +73,7 @@ double BestRate(int threads, const std::function<double(std::int64_t)>& work) {
   const auto seconds = [](auto from) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
   };
-  while (seconds(begin) < 0.2) {
+  while (seconds(begin) < 0.05) {
     const auto start = std::chrono::steady_clock::now();
     std::vector<double> flops(static_cast<std::size_t>(threads));
     ParallelFor(threads, threads, [&](int, std::int64_t index) { flops[index] = work(index); });

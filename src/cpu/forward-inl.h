@@ -20,16 +20,26 @@ struct KeyTile {
   std::int64_t index = 0;
   std::int64_t begin = 0;
   std::int64_t cols = 0;    // real keys
-  std::int64_t padded = 0;  // up to whole blocks, vectors unless said otherwise
+  std::int64_t padded = 0;  // up to whole blocks
+  int block = kLanes;
 };
 
 HWY_INLINE KeyTile MakeKeyTile(const Sequence& sequence, std::int64_t index, int tile_kv,
                                int block = kLanes) {
   KeyTile keys;
   keys.index = index;
+  keys.block = block;
   keys.begin = index * tile_kv;
   keys.cols = std::min<std::int64_t>(tile_kv, sequence.seqlen_k - keys.begin);
   keys.padded = RoundUp(keys.cols, block);
+  return keys;
+}
+
+// The keys of a tile up to the last that one of these rows of the Q tile sees.
+HWY_INLINE KeyTile Trim(const QTile& tile, KeyTile keys, const RowRange& rows) {
+  const std::int64_t end = tile.sequence.mask.Row(tile.row_begin + rows.end - 1).end;
+  keys.cols = std::min(keys.cols, end - keys.begin);
+  keys.padded = RoundUp(keys.cols, keys.block);
   return keys;
 }
 
@@ -66,7 +76,7 @@ class ForwardVerbs {
     const auto span =
         tracer_.Load(Role::kK, keys.cols * layout_.head_dim * ItemSize(layout_.k.dtype),
                      Place(tile, keys.index));
-    LoadKeyColumns(tile, keys, 0, RoundUp(keys.padded, 4), top_.KT);
+    LoadKeyColumns(tile, keys, 0, keys.padded, top_.KT);
   }
   void LoadV(const QTile& tile, const KeyTile& keys) const {
     const auto span =
@@ -97,12 +107,18 @@ class ForwardVerbs {
     return {rows.begin - tile.row_begin, rows.end - tile.row_begin};
   }
 
-  // The keys of a tile up to the last that one of these rows sees.
-  KeyTile Trim(const QTile& tile, KeyTile keys, const RowRange& rows) const {
-    const std::int64_t end = tile.sequence.mask.Row(tile.row_begin + rows.end - 1).end;
-    keys.cols = std::min(keys.cols, end - keys.begin);
-    keys.padded = RoundUp(keys.cols, key_block_);
-    return keys;
+  // The rows that see a key of the tile, `step` at a time, or in strips where they do not reach its
+  // last key; each time with the keys up to the last that one of these rows sees.
+  template <typename Body>
+  void ForStrips(const QTile& tile, const KeyTile& keys, std::int64_t step,
+                 const Body& body) const {
+    const RowRange seeing = RowsSeeing(tile, keys);
+    for (RowRange rows = seeing; !rows.empty(); rows = {rows.end, seeing.end}) {
+      const KeyRange seen = tile.sequence.mask.Row(tile.row_begin + rows.begin);
+      const bool cut = seen.end < keys.begin + keys.cols;
+      rows.end = std::min(seeing.end, rows.begin + (cut ? std::min(step, kStripRows) : step));
+      body(rows, Trim(tile, keys, rows));
+    }
   }
 
   // S = Q K^T for some rows of the Q tile; S holds these rows alone.

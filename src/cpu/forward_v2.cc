@@ -27,16 +27,17 @@ struct ChunkV2 {
     ZeroTile(O, tile.rows, layout.head_dim_v);
     for (std::int64_t j = begin; j < end; ++j) {
       const KeyTile keys = verbs.Keys(tile, j);
-      const RowRange rows = verbs.RowsSeeing(tile, keys);
       const bool masked = verbs.Masked(range, j);
       verbs.LoadK(tile, keys);
       verbs.LoadV(tile, keys);
       const bool clean = !masked || verbs.Clean(keys, top.V);
-      verbs.ScoreProduct(tile, keys, rows, top.KT, top.S);           // S = Q K^T
-      verbs.Scores(tile, keys, rows, masked, top.S);                 // mask, bias
-      verbs.Softmax(tile, keys, rows, state, masked, top.S);         // m, P, l
-      verbs.RescaleO(tile, keys, rows, state, O);                    // O *= alpha
-      verbs.ValueProduct(tile, keys, rows, top.S, top.V, clean, O);  // O += P V
+      verbs.ForStrips(tile, keys, tile.rows, [&](const RowRange& rows, const KeyTile& seen) {
+        verbs.ScoreProduct(tile, seen, rows, top.KT, top.S);           // S = Q K^T
+        verbs.Scores(tile, seen, rows, masked, top.S);                 // mask, bias
+        verbs.Softmax(tile, seen, rows, state, masked, top.S);         // m, P, l
+        verbs.RescaleO(tile, seen, rows, state, O);                    // O *= alpha
+        verbs.ValueProduct(tile, seen, rows, top.S, top.V, clean, O);  // O += P V
+      });
     }
   }
 };

@@ -41,22 +41,23 @@ class Producer {
   // One slice of `steps`.
   void Step() {
     if (!active_) return;
-    const std::int64_t padded = RoundUp(keys_.padded, 4);
-    Fetch(std::min(padded, end_ + RoundUp(CeilDiv(padded, steps_), 4)));
+    Fetch(std::min(keys_.padded, end_ + RoundUp(CeilDiv(keys_.padded, steps_), kSlice)));
   }
   void Finish() {
-    if (active_) Fetch(RoundUp(keys_.padded, 4));
+    if (active_) Fetch(keys_.padded);
   }
 
  private:
+  static constexpr std::int64_t kSlice = 16;  // keys: whole vectors, and pairs, on every target
+
   // Keys up to `end`.
   void Fetch(std::int64_t end) {
     Load(Role::kK, end_, end, layout_.head_dim * ItemSize(layout_.k.dtype),
          [&] { verbs_.LoadKeyColumns(tile_, keys_, end_, end, stage_.KT); });
     Load(Role::kV, end_, end, layout_.head_dim_v * ItemSize(layout_.v.dtype),
-         [&] { verbs_.LoadValueRows(tile_, keys_, end_, std::min(end, keys_.padded), stage_.V); });
+         [&] { verbs_.LoadValueRows(tile_, keys_, end_, end, stage_.V); });
     end_ = end;
-    active_ = end < RoundUp(keys_.padded, 4);
+    active_ = end < keys_.padded;
   }
 
   template <typename Body>
@@ -102,13 +103,10 @@ struct ChunkV3 {
         producer.Begin(verbs.Keys(tile, j + 1), top.stages[1 - stage], 1 - stage);
       }
       const bool clean = !verbs.Masked(range, j) || verbs.Clean(keys, top.stages[stage].V);
-      const RowRange seeing = verbs.RowsSeeing(tile, keys);
-      for (RowRange rows = seeing; !rows.empty(); rows = {rows.end, seeing.end}) {
-        rows.end = std::min(seeing.end, rows.begin + block);
-        Consume(verbs, tile, verbs.Trim(tile, keys, rows), top.stages[stage], rows, clean, state,
-                top.S, O);
+      verbs.ForStrips(tile, keys, block, [&](const RowRange& rows, const KeyTile& seen) {
+        Consume(verbs, tile, seen, top.stages[stage], rows, clean, state, top.S, O);
         producer.Step();
-      }
+      });
       producer.Finish();
     }
   }

@@ -97,39 +97,48 @@ HWY_INLINE void StoreRow(const float* HWY_RESTRICT row, std::int64_t n, float sc
   for (; i < n; ++i) StoreFromFloat(target, dtype, i, row[i] * scale);
 }
 
-// 4 rows of floats, n columns, written as columns 0..3 of a tile: tile[c, 0..3]. The rows may be
-// read up to the next multiple of kLanes.
-HWY_INLINE void StoreTransposed4(const float* HWY_RESTRICT rows, std::int64_t stride,
-                                 std::int64_t n, float* HWY_RESTRICT tile) {
 #if HWY_TARGET != HWY_SCALAR
-  // Every block of 4 columns is transposed within its 128 bits.
+// 4 columns of 4 * kBlocks rows: block g is that of row 4 g.
+template <int kBlocks>
+HWY_INLINE auto LoadBlocks(const float* HWY_RESTRICT rows, std::int64_t stride) {
+  const hn::FixedTag<float, 4 * kBlocks> d;
+  if constexpr (kBlocks == 1) {
+    return hn::LoadU(d, rows);
+  } else {
+    constexpr int kHalf = kBlocks / 2;
+    return hn::Combine(d, LoadBlocks<kHalf>(rows + 4 * kHalf * stride, stride),
+                       LoadBlocks<kHalf>(rows, stride));
+  }
+}
+#endif
+
+// kLanes rows of floats, n columns, written as columns of a tile: tile[c, 0..kLanes). The rows may
+// be read up to the next multiple of kLanes.
+HWY_INLINE void StoreTransposed(const float* HWY_RESTRICT rows, std::int64_t stride, std::int64_t n,
+                                float* HWY_RESTRICT tile) {
+#if HWY_TARGET != HWY_SCALAR
+  // 4 columns at a time: 4 x 4 values are transposed within their 128 bits.
   const F32 d;
-  const hn::Full128<float> d4;
   const hn::Repartition<double, F32> d2;
-  HWY_ALIGN float columns[4 * kLanes];
-  for (std::int64_t c = 0; c < n; c += kLanes) {
-    const auto r0 = hn::LoadU(d, rows + c);
-    const auto r1 = hn::LoadU(d, rows + stride + c);
-    const auto r2 = hn::LoadU(d, rows + 2 * stride + c);
-    const auto r3 = hn::LoadU(d, rows + 3 * stride + c);
+  constexpr int kBlocks = kLanes / 4;
+  for (std::int64_t c = 0; c < n; c += 4) {
+    const auto r0 = LoadBlocks<kBlocks>(rows + c, stride);
+    const auto r1 = LoadBlocks<kBlocks>(rows + stride + c, stride);
+    const auto r2 = LoadBlocks<kBlocks>(rows + 2 * stride + c, stride);
+    const auto r3 = LoadBlocks<kBlocks>(rows + 3 * stride + c, stride);
     const auto low01 = hn::BitCast(d2, hn::InterleaveLower(d, r0, r1));
     const auto low23 = hn::BitCast(d2, hn::InterleaveLower(d, r2, r3));
     const auto high01 = hn::BitCast(d2, hn::InterleaveUpper(d, r0, r1));
     const auto high23 = hn::BitCast(d2, hn::InterleaveUpper(d, r2, r3));
-    hn::Store(hn::BitCast(d, hn::InterleaveLower(d2, low01, low23)), d, columns);
-    hn::Store(hn::BitCast(d, hn::InterleaveUpper(d2, low01, low23)), d, columns + kLanes);
-    hn::Store(hn::BitCast(d, hn::InterleaveLower(d2, high01, high23)), d, columns + 2 * kLanes);
-    hn::Store(hn::BitCast(d, hn::InterleaveUpper(d2, high01, high23)), d, columns + 3 * kLanes);
-    float* out = tile + c * kTileLd;
-    const std::int64_t left = std::min<std::int64_t>(kLanes, n - c);
-    for (std::int64_t i = 0; i < left; ++i) {
-      const float* column = columns + i % 4 * kLanes + i / 4 * 4;
-      hn::StoreU(hn::Load(d4, column), d4, out + i * kTileLd);
-    }
+    const VF columns[4] = {hn::BitCast(d, hn::InterleaveLower(d2, low01, low23)),
+                           hn::BitCast(d, hn::InterleaveUpper(d2, low01, low23)),
+                           hn::BitCast(d, hn::InterleaveLower(d2, high01, high23)),
+                           hn::BitCast(d, hn::InterleaveUpper(d2, high01, high23))};
+    for (int k = 0; k < 4 && c + k < n; ++k) hn::Store(columns[k], d, tile + (c + k) * kTileLd);
   }
 #else
   for (std::int64_t c = 0; c < n; ++c) {
-    for (int r = 0; r < 4; ++r) tile[c * kTileLd + r] = rows[r * stride + c];
+    for (int r = 0; r < kLanes; ++r) tile[c * kTileLd + r] = rows[r * stride + c];
   }
 #endif
 }
@@ -150,15 +159,15 @@ HWY_INLINE void LoadTile(const Source& source, DType dtype, std::int64_t begin, 
   }
 }
 
-// The same rows as columns [begin, end) of the tile; both multiples of 4.
+// The same rows as columns [begin, end) of the tile; both multiples of kLanes.
 template <typename Source>
 HWY_INLINE void LoadTileTransposed(const Source& source, DType dtype, std::int64_t begin,
                                    std::int64_t end, std::int64_t rows, std::int64_t n,
                                    float* HWY_RESTRICT tile) {
-  HWY_ALIGN float buffer[4 * kMaxTileCols];
+  HWY_ALIGN float buffer[kLanes * kMaxTileCols];
   const std::int64_t padded = RoundUp(n, kLanes);
-  for (std::int64_t r = begin; r < end; r += 4) {
-    for (std::int64_t k = 0; k < 4; ++k) {
+  for (std::int64_t r = begin; r < end; r += kLanes) {
+    for (std::int64_t k = 0; k < kLanes; ++k) {
       float* row = buffer + k * kMaxTileCols;
       if (r + k < rows) {
         LoadRow(source(r + k), dtype, n, padded, 1.0f, row);
@@ -166,7 +175,7 @@ HWY_INLINE void LoadTileTransposed(const Source& source, DType dtype, std::int64
         std::fill_n(row, padded, 0.0f);
       }
     }
-    StoreTransposed4(buffer, kMaxTileCols, n, tile + r);
+    StoreTransposed(buffer, kMaxTileCols, n, tile + r);
   }
 }
 

@@ -21,6 +21,10 @@ inline constexpr int kMaxTileCols = 256;  // head_dim, head_dim_v and tile_kv st
 // are merged in order. So splitting the keys among workers changes no bit.
 inline constexpr std::int64_t kChunk = 2048;
 
+// Rows computed at once where the mask ends within the tile: few, for what it hides of them is
+// computed up to the last key that one of them sees. A whole number of blocks of the micro-kernel.
+inline constexpr std::int64_t kStripRows = 48;
+
 // Cuts aligned pieces from one block of memory; with a null base it only counts, up to kTooMuch,
 // which is always refused.
 class Arena {
