@@ -90,12 +90,6 @@ void RunHalf(const ProblemData& data, int threads, const emulator::Options& opti
              : RunStandard<DType::kFloat16>(layout, data.output, threads, options);
 }
 
-// The scores are rounded before they are scaled, in the plain computation also after it: the two
-// have their worst element elsewhere, and where a row sees few keys it can be that of one score.
-double ScoreFloor(const ProblemData& data) {
-  return data.problem.q.dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-10;
-}
-
 class ForwardStandardTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ForwardStandardTest, MatchesOracle) {
@@ -107,7 +101,7 @@ TEST_P(ForwardStandardTest, MatchesOracle) {
     SCOPED_TRACE("threads " + std::to_string(threads));
     CheckForward(
         data, [&](const emulator::Options& options) { RunHalf(data, threads, options); },
-        ScoreFloor(data));
+        ScoreFloor(data.problem.q.dtype));
   }
 }
 
@@ -129,7 +123,7 @@ TEST(ForwardStandard, LongRows) {
                         .backward = false});
       CheckForward(
           data, [&](const emulator::Options& options) { RunHalf(data, 32, options); },
-          ScoreFloor(data));
+          ScoreFloor(data.problem.q.dtype));
     }
   }
 }
@@ -151,7 +145,7 @@ TEST(ForwardStandard, ValuesThatAreNotFiniteReachOnlyRowsThatSeeThem) {
   const reference::ForwardResult plain = reference::PlainForward(data.problem);
   for (const int threads : {0, kGeneral}) {
     RunHalf(data, threads, {});
-    ExpectClose("o", data.output.o, want.o, plain.o, ScoreFloor(data));
+    ExpectClose("o", data.output.o, want.o, plain.o, ScoreFloor(data.problem.q.dtype));
   }
 }
 
