@@ -145,9 +145,9 @@ struct ForwardV3Consumer {
     const Operands operands = Locate(at);
     storage.k_ring.WaitFull(kv);
     group.WaitTurn();
-    ScoreProduct(operands);
+    ScoreProduct(operands);                // S of the next tile
     WaitValues(first);
-    ValueProduct(operands, !first);
+    ValueProduct(operands, !first);        // O += P V of this one, under its softmax
     group.PassTurn();
     ptx::WgmmaWait<1>();
     ptx::WgmmaHold(S);
