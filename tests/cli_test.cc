@@ -340,6 +340,8 @@ TEST_F(CliBadInputTest, Commands) {
       {"info --shape 1,8,8,1,1,257", {"head_dim", "257", "256"}},
       {"info --seqlen 8 --out-dtype float64", {"--out-dtype", "float64", "bfloat16"}},
       {"info --algorithm v9", {"--algorithm", "without a problem"}},
+      {"info --seqlen 8 --tile-kv 257", {"tile_kv", "257", "256"}},
+      {"info --seqlen 8 --kernel nope", {"kernel", "nope", "registry"}},
       {"info --k " + Path("k.npy"), {"--k", "without a problem"}},
   });
 }

@@ -64,7 +64,9 @@ Json PlanAll(const Options& options, Json* problem_json) {
   const Problem problem = ShapesOn(device, workload.problem);
   Json plans = Json::array();
   const auto plan = [&](Pass of) {
-    plans.push_back(PlanJson(Plan(problem, of, execution), of, device));
+    const PlanResult result = Plan(problem, of, execution);
+    if (result.status.code() == StatusCode::kInvalidArgument) workload.Check(result.status);
+    plans.push_back(PlanJson(result, of, device));
   };
   plan(Pass::kForward);
   if (options.backward) plan(Pass::kBackward);
