@@ -32,7 +32,6 @@ METHOD = (
     "normal inputs; useful FLOPs; max_error and rmse against float32 on one head"
 )
 OURS = ("v3", "v2", "v1", "standard")
-REST_S = 0.1
 KEY = ("case", "algorithm", "head_dim", "causal", "seqlen_q")
 
 
@@ -40,7 +39,7 @@ def in_turn(runs, rounds, timer):
     """Milliseconds of each run in each round.
 
     A kernel that follows a hungry one finds less of the card's power left: every round has an order
-    of its own, and the card rests before each run.
+    of its own.
     """
     times = {name: [] for name in runs}
     names = list(runs)
@@ -48,7 +47,6 @@ def in_turn(runs, rounds, timer):
     for _ in range(rounds):
         order.shuffle(names)
         for name in names:
-            time.sleep(REST_S)
             times[name].append(timer(runs[name]))
     return times
 

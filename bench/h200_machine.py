@@ -4,6 +4,7 @@ import os
 import platform
 import statistics
 import subprocess
+import time
 
 import flashwok_ctypes as fw
 import torch
@@ -12,6 +13,7 @@ DEVICE = "cuda"
 SCRATCH_LIMIT = 64 << 30
 LIMIT = 2e-2  # an error above it is a wrong result, not rounding
 WARMUP_MS, REP_MS = 10, 30
+REST_S = 0.1
 
 
 def randn(*shape):
@@ -199,9 +201,10 @@ class Machine:
         torch.cuda.synchronize()
 
     def time(self, run):
-        """Milliseconds of one launch, the caches flushed before it."""
+        """Milliseconds of one launch, the caches flushed before it, after a rest of the card."""
         from triton.testing import do_bench
 
+        time.sleep(REST_S)
         return do_bench(run, warmup=WARMUP_MS, rep=REP_MS, return_mode="median")
 
     def ceilings(self):
