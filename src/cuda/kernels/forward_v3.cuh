@@ -30,6 +30,7 @@ struct ForwardV3Consumer {
   static constexpr bool kStaged = Traits::kQStages > 1;
   using Softmax = LazySoftmax<Traits::kTileKV>;
   using Plan = WorkPlan<Traits::kConsumers>;
+  using KVRing = Ring<Traits::kStages>;
 
   __device__ __forceinline__ ForwardV3Consumer(const ForwardV3Params& params,
                                                ForwardV3Storage<Traits>& shared, int number)
@@ -40,7 +41,7 @@ struct ForwardV3Consumer {
   const int consumer;
   const ConsumerGroup<Traits> group;
   Ring<Traits::kQStages> q;
-  Ring<Traits::kStages> kv;  // of the next K product; of V the place before it
+  KVRing kv;  // of the next K product; of V the place before it
   float S[kScores];                  // [64, kTileKV], then P
   std::uint32_t P[kScores / 2];      // the same, packed: an operand
   float O[kValues];                  // [64, kHeadDimV]
@@ -65,26 +66,24 @@ struct ForwardV3Consumer {
     return storage.last_repair[4 * consumer + WarpOfGroup()];
   }
 
-  // Where the operands of the next products lie, once a warp: found ahead of what they wait for.
-  struct Operands {
-    std::uint32_t q, k, v;
-  };
-  __device__ __forceinline__ Operands Locate(const Ring<Traits::kQStages>& at) const {
-    return {Uniform(ptx::SharedAddress(storage.q[at.stage()][consumer])),
-            Uniform(ptx::SharedAddress(storage.k[kv.stage()])),
-            Uniform(ptx::SharedAddress(storage.v[kv.Before().stage()]))};
-  }
-
   // S = Q K^T, asynchronous.
-  __device__ __forceinline__ void ScoreProduct(const Operands& operands) {
+  __device__ __forceinline__ std::uint64_t Queries(const Ring<Traits::kQStages>& at) const {
+    return Descriptor::InnerMajor<typename Traits::QTile>(
+        Uniform(ptx::SharedAddress(storage.q[at.stage()][consumer])));
+  }
+  __device__ __forceinline__ void ScoreProduct(std::uint64_t queries, const KVRing& keys) {
     using QTile = typename Traits::QTile;
     using KTile = typename Traits::KTile;
-    MultiplyTransposed<Traits::kType, QTile, KTile>(operands.q, operands.k, S);
+    MultiplyTransposed<Traits::kType, QTile, KTile>(
+        queries, Descriptor::InnerMajor<KTile>(ptx::SharedAddress(storage.k), keys.stage()), S);
   }
 
   // O += P V, asynchronous.
-  __device__ __forceinline__ void ValueProduct(const Operands& operands, bool accumulate) {
-    Multiply<Traits::kType, typename Traits::VTile>(P, operands.v, accumulate, O);
+  __device__ __forceinline__ void ValueProduct(const KVRing& values, bool accumulate) {
+    using VTile = typename Traits::VTile;
+    Multiply<Traits::kType, VTile>(
+        P, Descriptor::OuterMajor<VTile>(ptx::SharedAddress(storage.v), values.stage()), accumulate,
+        O);
   }
 
   // Softcap and masks of tile j of the work at `at`.
@@ -98,15 +97,16 @@ struct ForwardV3Consumer {
     }
   }
 
-  // V of the next tile, of these rows the first or not. In the first, rows past the last key can
-  // hold anything: they become zeros, which P's zeros leave alone. Every consumer writes the same.
+  // V of a tile, of these rows the first or not. In the first, rows past the last key can hold
+  // anything: they become zeros, which P's zeros leave alone. Every consumer writes the same.
   __device__ __forceinline__ void WaitValues(bool first_tile) {
     using VTile = typename Traits::VTile;
-    storage.v_ring.WaitFull(kv.Before());
-    if (!(p.base.cu_seqlens_k || p.base.seqused_k) || !first_tile) return;
+    const KVRing values = kv.Before();
+    storage.v_ring.WaitFull(values);
+    if (!first_tile) [[likely]] return;
     const int stale_keys = StaleKeys();
     if (stale_keys == 0) [[likely]] return;
-    ClearLastRows<VTile>(storage.v[kv.Before().stage()], stale_keys);
+    ClearLastRows<VTile>(storage.v[values.stage()], stale_keys);
     ptx::FenceProxyAsync();
     group.Sync();
   }
@@ -122,7 +122,7 @@ struct ForwardV3Consumer {
       __syncwarp();  // no lane gives back what another waits for
       storage.k_ring.Release(kv);
       storage.v_ring.Release(kv);
-      kv.NextInWarp();
+      kv.Next();
     }
   }
 
@@ -142,14 +142,15 @@ struct ForwardV3Consumer {
   }
 
   // The next S, and O += P V of this tile, of the work's the first or not, which runs on under what
-  // follows.
+  // follows. The operands' places are found once a warp, ahead of what they wait for.
   __device__ __forceinline__ void Products(const Ring<Traits::kQStages>& at, bool first) {
-    const Operands operands = Locate(at);
+    const std::uint64_t queries = Queries(at);
+    const KVRing here = kv.InWarp();
     storage.k_ring.WaitFull(kv);
     group.WaitTurn();
-    ScoreProduct(operands);                // S of the next tile
+    ScoreProduct(queries, here);           // S of the next tile
     WaitValues(first);
-    ValueProduct(operands, !first);        // O += P V of this one, under its softmax
+    ValueProduct(here.Before(), !first);   // O += P V of this one, under its softmax
     group.PassTurn();
     ptx::WgmmaWait<1>();
     ptx::WgmmaHold(S);
@@ -160,7 +161,7 @@ struct ForwardV3Consumer {
     ptx::WgmmaWait<0>();
     ptx::WgmmaHold(O);
     storage.v_ring.Release(kv.Before());
-    kv.NextInWarp();
+    kv.Next();
   }
   // Whether some keys are hidden, and where the warp puts rows to be done again.
   __device__ __forceinline__ bool MayRepair() const {
@@ -245,15 +246,16 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
   KeyTiles tiles = Uniform(Rows(q).tiles);
   int j = tiles.end - 1;
   Skip(Uniform(Rows(q).before));
-  const Operands operands = Locate(q);
+  const std::uint64_t queries = Queries(q);
+  const KVRing here = kv.InWarp();
   storage.k_ring.WaitFull(kv);
   group.WaitTurn();
-  ScoreProduct(operands);                // S = Q K^T
+  ScoreProduct(queries, here);           // S = Q K^T
   group.PassTurn();
   ptx::WgmmaWait<0>();
   ptx::WgmmaHold(S);
   storage.k_ring.Release(kv);
-  kv.NextInWarp();
+  kv.Next();
   if (!kStaged && j == tiles.begin) storage.q_ring.Release(q);
   Scores(q, tiles, j);
   softmax.Update(S);                     // m, P, l
@@ -274,8 +276,7 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
     // The first S of the next work under the last P V of this one.
     const bool first = j + 2 == tiles.end;
     if (first) Settle();
-    Ring<Traits::kQStages> at = q;
-    at.NextInWarp();
+    const Ring<Traits::kQStages> at = q.After().InWarp();
     storage.q_ring.WaitFull(at);
     if (Uniform(Rows(at).joins) == 0) break;
     Products(at, first);
@@ -291,7 +292,7 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
     q = at;
   }
   WaitValues(j + 2 == tiles.end);
-  ValueProduct(Locate(q), j + 2 != tiles.end);
+  ValueProduct(kv.Before().InWarp(), j + 2 != tiles.end);
   ptx::WgmmaWait<0>();
   ptx::WgmmaHold(O);
   storage.v_ring.Release(kv.Before());
@@ -303,7 +304,7 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
   if (consumer == Traits::kConsumers - 1) group.PassTurn();
   if (LaneIndex() == 0) LastRepair() = -1;
   __syncwarp();
-  for (; Take(q); q.NextInWarp()) {
+  for (; Take(q); q = q.After().InWarp()) {
     Softmax softmax = Fresh();
     if (Uniform(Rows(q).tiles.begin) < Uniform(Rows(q).tiles.end)) {
       Attend(softmax);
