@@ -138,6 +138,10 @@ double Session::ForwardOnDevice() {
   return seconds;
 }
 
+std::vector<std::byte> Session::Record(const std::vector<int>& blocks, int capacity) {
+  return device_pass_->Record(execution_, blocks, capacity);
+}
+
 void Session::Finish() {
   if (device_pass_ != nullptr) device_pass_->Download();
   device_pass_.reset();

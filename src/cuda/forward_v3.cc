@@ -40,6 +40,7 @@ Status ForwardV3(const Problem& problem, const ForwardOutput& output, const Laun
       MakeForwardV3Params(layout, ForwardV3ConfigOf(layout), output, launch.workspace,
                           EncodeWithDriver, &params);
   if (!status.ok() || params.schedule.total() == 0) return status;
+  params.stamps = launch.stamps;
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   if (params.counter != nullptr) {
     status = FromCuda(cudaMemsetAsync(params.counter, 0, kForwardV3Cleared, stream), "cudaMemset");

@@ -59,17 +59,6 @@ Status Encode(const Tensor& tensor, int rows, int cols, EncodeTensorMap encode,
 
 }  // namespace
 
-// The lengths of varlen sequences are on the device: they count as long ones.
-int ForwardV3RowOf(const Layout& layout) {
-  return ForwardV3Row(layout.head_dim, layout.head_dim_v,
-                      Varlen(layout) ? INT64_MAX : layout.total_k);
-}
-
-ForwardV3Config ForwardV3ConfigOf(const Layout& layout) {
-  const ForwardV3Config& config = kForwardV3Configs[ForwardV3RowOf(layout)];
-  return layout.softcap > 0.0 ? WithSoftcap(config) : config;
-}
-
 std::string ForwardV3Objection(const Layout& layout) {
   const Problem& problem = layout.problem();
   if (std::string objection = CudaObjection(layout); !objection.empty()) return objection;

@@ -21,9 +21,16 @@ struct TensorMapRequest {
 };
 using EncodeTensorMap = Status (*)(const TensorMapRequest&, ptx::TensorMap*);
 
-// From its table, for a problem that it takes.
-int ForwardV3RowOf(const Layout& layout);
-ForwardV3Config ForwardV3ConfigOf(const Layout& layout);
+// From its table, for a problem that it takes. The lengths of varlen sequences are on the device:
+// they count as long ones.
+inline int ForwardV3RowOf(const Layout& layout) {
+  const bool varlen = layout.problem().cu_seqlens_q.present();
+  return ForwardV3Row(layout.head_dim, layout.head_dim_v, varlen ? INT64_MAX : layout.total_k);
+}
+inline ForwardV3Config ForwardV3ConfigOf(const Layout& layout) {
+  const ForwardV3Config& config = kForwardV3Configs[ForwardV3RowOf(layout)];
+  return layout.softcap > 0.0 ? WithSoftcap(config) : config;
+}
 
 // Why V3 does not take the problem, or empty.
 std::string ForwardV3Objection(const Layout& layout);

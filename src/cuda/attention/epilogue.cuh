@@ -33,6 +33,20 @@ __device__ __forceinline__ void Finalize(const RowState& state, float (&O)[kCoun
   for (int n = 0; n < kCount; ++n) O[n] *= inverse[n % 4 / 2];
 }
 
+// lse of a warp's 16 rows from `row` of a sequence, where they exist.
+template <class Softmax>
+__device__ __forceinline__ void StoreLse(const ForwardParams& params, std::int64_t b,
+                                         std::int64_t h, const Sequence& sequence, int row,
+                                         const Softmax& softmax) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int at = row + FragmentRow() + 8 * r;
+    if (params.lse && FragmentCol() == 0 && at < sequence.seqlen_q) {
+      params.lse.At(b, h, sequence.q_begin + at) = softmax.Lse(r);
+    }
+  }
+}
+
 template <DType kType>
 __device__ __forceinline__ void StoreElement(char* row, DType dtype, std::int64_t col,
                                              float value) {

@@ -94,6 +94,19 @@ __device__ __forceinline__ void LoadTile(unsigned char* shared, const ptx::Tenso
   }
 }
 
+// Zeros in the last `rows` rows of a tile, by a warpgroup. A proxy fence and a barrier follow.
+template <class Tile>
+__device__ __forceinline__ void ZeroLastRows(unsigned char* shared, int rows) {
+  constexpr int kChunks = Tile::kWidth / 16;
+  const int first = (Tile::kRows - rows) * kChunks;
+  for (int b = 0; b < Tile::kBlocks; ++b) {
+    auto* chunks = reinterpret_cast<uint4*>(shared + b * Tile::kBlockBytes);
+    for (int i = first + static_cast<int>(threadIdx.x % 128); i < Tile::kRows * kChunks; i += 128) {
+      chunks[i] = uint4{0, 0, 0, 0};
+    }
+  }
+}
+
 // Hands out work tiles to a thread block; used by one whole warp.
 class WorkSource {
  public:

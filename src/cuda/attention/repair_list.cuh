@@ -28,6 +28,17 @@ __device__ __forceinline__ void AddRepair(const RepairList& repairs, const WorkI
   }
 }
 
+// Those rows of O that are not finite.
+template <int kCount, class Softmax>
+__device__ __forceinline__ void NoteRepairs(const RepairList& repairs, const WorkItem& work,
+                                            int first_row, const float (&O)[kCount],
+                                            const Softmax& softmax, int& last) {
+  const unsigned bad = RowsNotFinite(O);
+  if (bad != 0) {
+    AddRepair(repairs, work, first_row, bad, softmax.Lse(0), softmax.Lse(1), last);
+  }
+}
+
 // The entries of this warp, from the `last`; what it stored before is in memory.
 template <DType kType>
 __device__ __forceinline__ void Repair(const ForwardParams& p, const RepairList& repairs,

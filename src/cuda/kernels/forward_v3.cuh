@@ -14,6 +14,7 @@
 #include "cuda/attention/lazy_softmax.cuh"
 #include "cuda/attention/repair_list.cuh"
 #include "cuda/attention/seen_keys.cuh"
+#include "cuda/attention/time_stamps.cuh"
 #include "cuda/config/forward_v3_traits.h"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/named_barrier.cuh"
@@ -42,7 +43,7 @@ template <class Traits>
 __device__ __forceinline__ void LoadWork(const ForwardV3Params& p, const WorkItem& work,
                                          ForwardV3Storage<Traits>& storage,
                                          const Ring<Traits::kQStages>& q,
-                                         Ring<Traits::kStages>& kv) {
+                                         Ring<Traits::kStages>& kv, StampsOf<Traits>& stamps) {
   const Sequence sequence = p.base.At(work.batch);
   const int row_begin = work.q_tile * Traits::kTileQ;
   const KeyTiles tiles = KeyTiles::Of(sequence, row_begin, Traits::kTileQ, Traits::kTileKV);
@@ -54,17 +55,23 @@ __device__ __forceinline__ void LoadWork(const ForwardV3Params& p, const WorkIte
     LoadTile<typename Traits::QTile>(storage.q[q.stage()][c], p.q, storage.q_ring.full[q.stage()],
                                      row + 64 * c, work.head, batch);
   }
+  stamps.Done(V3Step::kLoadQ);
   const int head_kv = work.head / static_cast<int>(p.base.group);
   row = static_cast<int>(sequence.k_begin) + tiles.end * Traits::kTileKV;
 #pragma unroll 1
   for (int left = tiles.end - tiles.begin; left > 0; --left) {
+    const int j = tiles.begin + left - 1;
     row -= Traits::kTileKV;
     storage.k_ring.Acquire(kv, Traits::KTile::kBytes);
+    stamps.Done(V3Step::kPlaceK, j);
     LoadTile<typename Traits::KTile>(storage.k[kv.stage()], p.k, storage.k_ring.full[kv.stage()], row,
                                      head_kv, batch);
+    stamps.Done(V3Step::kLoadK, j);
     storage.v_ring.Acquire(kv, Traits::VTile::kBytes);
+    stamps.Done(V3Step::kPlaceV, j);
     LoadTile<typename Traits::VTile>(storage.v[kv.stage()], p.v, storage.v_ring.full[kv.stage()], row,
                                      head_kv, batch);
+    stamps.Done(V3Step::kLoadV, j);
     kv.Next();
   }
 }
@@ -74,13 +81,16 @@ __device__ __forceinline__ void Produce(const ForwardV3Params& p,
                                         ForwardV3Storage<Traits>& storage) {
   Ring<Traits::kQStages> q;
   Ring<Traits::kStages> kv;
+  StampsOf<Traits> stamps(p.stamps);
   WorkSource source(p);
   for (WorkItem work = source.First();; work = source.Next()) {
+    stamps.Done(V3Step::kNextWork, work);
     if (threadIdx.x == 0) {
       storage.q_ring.WaitEmpty(q);
+      stamps.Done(V3Step::kPlaceQ);
       storage.work[q.stage()] = work;
       if (work.valid()) {
-        LoadWork<Traits>(p, work, storage, q, kv);
+        LoadWork<Traits>(p, work, storage, q, kv, stamps);
       } else {
         ptx::MbarrierArrive(&storage.q_ring.full[q.stage()]);
       }
@@ -101,7 +111,7 @@ struct ForwardV3Consumer {
 
   __device__ __forceinline__ ForwardV3Consumer(const ForwardV3Params& params,
                                                ForwardV3Storage<Traits>& shared, int number)
-      : p(params), storage(shared), consumer(number) {}
+      : p(params), storage(shared), consumer(number), stamps(params.stamps) {}
 
   const ForwardV3Params& p;
   ForwardV3Storage<Traits>& storage;
@@ -112,6 +122,7 @@ struct ForwardV3Consumer {
   std::uint32_t P[kScores / 2];      // the same, packed: an operand
   float O[kValues];                  // [64, kHeadDimV]
   int stale_rows;                    // of V's next tile
+  StampsOf<Traits> stamps;
 
   // What is being done: read again where it is needed, as registers are for tiles.
   __device__ __forceinline__ WorkItem Work() const { return Uniform(storage.work[q.stage()]); }
@@ -124,16 +135,18 @@ struct ForwardV3Consumer {
     return storage.last_repair[4 * consumer + WarpOfGroup()];
   }
 
-  // S = Q K^T, asynchronous.
-  __device__ __forceinline__ void ScoreProduct() {
+  // S = Q K^T of tile j, asynchronous.
+  __device__ __forceinline__ void ScoreProduct(int j) {
     MultiplyTransposed<Traits::kType, typename Traits::QTile, typename Traits::KTile>(
         ptx::SharedAddress(storage.q[q.stage()][consumer]), ptx::SharedAddress(storage.k[kv.stage()]), S);
+    stamps.Done(V3Step::kIssueS, j);
   }
 
-  // O += P V, asynchronous.
-  __device__ __forceinline__ void ValueProduct(bool accumulate) {
+  // O += P V of tile j, asynchronous.
+  __device__ __forceinline__ void ValueProduct(int j, bool accumulate) {
     Multiply<Traits::kType, typename Traits::VTile>(P, ptx::SharedAddress(storage.v[kv.Before().stage()]),
                                                     accumulate, O);
+    stamps.Done(V3Step::kIssueO, j);
   }
 
   // Softcap and masks of tile j.
@@ -148,10 +161,11 @@ struct ForwardV3Consumer {
     }
   }
 
-  __device__ __forceinline__ void WaitTurn() {
+  __device__ __forceinline__ void WaitTurn(int j) {
     if constexpr (Traits::kPingPong) {
       ptx::BarrierSync(static_cast<int>(ForwardV3Barrier::kTurn) + consumer, 256);
     }
+    stamps.Done(V3Step::kTurn, j);
   }
   __device__ __forceinline__ void PassTurn() {
     if constexpr (Traits::kPingPong) {
@@ -163,37 +177,30 @@ struct ForwardV3Consumer {
     ptx::BarrierSync(static_cast<int>(ForwardV3Barrier::kWarpgroup) + consumer, 128);
   }
 
-  // V of the next tile. Rows past the last key can hold anything: they become zeros, which P's
-  // zeros leave alone. Every consumer writes the same.
-  __device__ __forceinline__ void WaitValues() {
-    using VTile = typename Traits::VTile;
+  // V of tile j. Rows past the last key can hold anything: they become zeros, which P's zeros leave
+  // alone. Every consumer writes the same.
+  __device__ __forceinline__ void WaitValues(int j) {
     storage.v_ring.WaitFull(kv.Before());
+    stamps.Done(V3Step::kV, j);
     if (stale_rows == 0) return;
-    constexpr int kChunks = VTile::kWidth / 16;
-    const int first = (VTile::kRows - stale_rows) * kChunks;
-    for (int b = 0; b < VTile::kBlocks; ++b) {
-      auto* chunks = reinterpret_cast<uint4*>(storage.v[kv.Before().stage()] + b * VTile::kBlockBytes);
-      for (int i = first + static_cast<int>(threadIdx.x % 128); i < VTile::kRows * kChunks;
-           i += 128) {
-        chunks[i] = uint4{0, 0, 0, 0};
-      }
-    }
+    ZeroLastRows<typename Traits::VTile>(storage.v[kv.Before().stage()], stale_rows);
     stale_rows = 0;
     ptx::FenceProxyAsync();
     SyncWarpgroup();
   }
 
-  // Tiles of the block that none of these rows sees.
-  __device__ __forceinline__ void Skip(int count) {
+  // Tiles of the block that none of these rows sees: `count` from `first`.
+  __device__ __forceinline__ void Skip(int first, int count) {
 #pragma unroll 1
     for (; count > 0; --count) {
-      WaitTurn();
+      WaitTurn(first + count - 1);
       PassTurn();
       storage.k_ring.WaitFull(kv);
       storage.v_ring.WaitFull(kv);
       __syncwarp();  // no lane gives back what another waits for
       storage.k_ring.Release(kv);
       storage.v_ring.Release(kv);
+      stamps.Done(V3Step::kSkip, first + count - 1);
       kv.Next();
     }
   }
@@ -209,48 +216,60 @@ struct ForwardV3Consumer {
     if (threadIdx.x % 128 != 0 || q.count == 0) return;
     ptx::TmaStoreWaitRead<0>();
     ptx::MbarrierArrive(&storage.q_ring.empty[q.Before().stage()]);
+    stamps.Done(V3Step::kStored);
   }
 
   // The tiles that these rows see, from the right.
   __device__ __forceinline__ void Attend(const KeyTiles& tiles, Softmax& softmax) {
     storage.k_ring.WaitFull(kv);
-    WaitTurn();
-    ScoreProduct();                        // S = Q K^T
+    stamps.Done(V3Step::kK, tiles.end - 1);
+    WaitTurn(tiles.end - 1);
+    ScoreProduct(tiles.end - 1);           // S = Q K^T
     PassTurn();
     ptx::WgmmaWait<0>();
     ptx::WgmmaHold(S);
+    stamps.Done(V3Step::kS, tiles.end - 1);
     storage.k_ring.Release(kv);
     kv.Next();
     Scores(tiles, tiles.end - 1);
     softmax.Update(S);                     // m, P, l
+    stamps.Done(V3Step::kSoftmax, tiles.end - 1);
     PackRows<Traits::kType>(S, P);
+    stamps.Done(V3Step::kPack, tiles.end - 1);
     if (Traits::kQStages > 1) ReleaseStored();
     bool accumulate = false;
     for (int j = tiles.end - 2; j >= tiles.begin; --j) {
       storage.k_ring.WaitFull(kv);
-      WaitTurn();
-      ScoreProduct();                      // S of the next tile
-      WaitValues();
-      ValueProduct(accumulate);            // O += P V of this one, under its softmax
+      stamps.Done(V3Step::kK, j);
+      WaitTurn(j);
+      ScoreProduct(j);                     // S of the next tile
+      WaitValues(j + 1);
+      ValueProduct(j + 1, accumulate);     // O += P V of this one, under its softmax
       PassTurn();
       ptx::WgmmaWait<1>();
       ptx::WgmmaHold(S);
+      stamps.Done(V3Step::kS, j);
       storage.k_ring.Release(kv);
       Scores(tiles, j);
       const bool moved = softmax.Update(S);  // m, P, l
       ptx::WgmmaAfter(softmax.row_sum[0] + softmax.row_sum[1]);
+      stamps.Done(V3Step::kSoftmax, j);
       ptx::WgmmaWait<0>();
       ptx::WgmmaHold(O);
+      stamps.Done(V3Step::kO, j + 1);
       storage.v_ring.Release(kv.Before());
       kv.Next();
       if (moved) softmax.Rescale(O);       // O *= alpha
+      stamps.Done(V3Step::kRescale, j);
       PackRows<Traits::kType>(S, P);
+      stamps.Done(V3Step::kPack, j);
       accumulate = true;
     }
-    WaitValues();
-    ValueProduct(accumulate);
+    WaitValues(tiles.begin);
+    ValueProduct(tiles.begin, accumulate);
     ptx::WgmmaWait<0>();
     ptx::WgmmaHold(O);
+    stamps.Done(V3Step::kO, tiles.begin);
     storage.v_ring.Release(kv.Before());
   }
 
@@ -268,28 +287,21 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(Softmax& sof
   const Sequence sequence = p.base.At(work.batch);
   const int warp_row = row + WarpOfGroup() * 16;
   softmax.SumLanes();
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int at = warp_row + FragmentRow() + 8 * r;
-    if (p.base.lse && FragmentCol() == 0 && at < sequence.seqlen_q) {
-      p.base.lse.At(work.batch, work.head, sequence.q_begin + at) = softmax.Lse(r);
-    }
-  }
+  StoreLse(p.base, work.batch, work.head, sequence, warp_row, softmax);
   const float inverse[2] = {softmax.Inverse(0), softmax.Inverse(1)};
 #pragma unroll
   for (int i = 0; i < kValues; ++i) O[i] *= inverse[i / 2 % 2];
   if (masked && p.repairs.list != nullptr) {
-    const unsigned bad = RowsNotFinite(O);
-    if (bad != 0) {
-      AddRepair(p.repairs, work, warp_row, bad, softmax.Lse(0), softmax.Lse(1), LastRepair());
-    }
+    NoteRepairs(p.repairs, work, warp_row, O, softmax, LastRepair());
   }
+  stamps.Done(V3Step::kFinalize);
   // The copy engine clips at the end of the tensor, not at that of a sequence within it.
   if (p.bulk_store && !(p.base.cu_seqlens_q && row + 64 > sequence.seqlen_q)) {
     unsigned char* tile = storage.q[q.stage()][consumer];
     StageRows<Traits::kType, OTile>(O, ptx::SharedAddress(tile));
     ptx::FenceProxyAsync();
     SyncWarpgroup();
+    stamps.Done(V3Step::kStage);
     if (threadIdx.x % 128 == 0) {
       StoreTile<OTile>(tile, p.o, static_cast<int>(sequence.q_begin) + row, work.head,
                        p.base.cu_seqlens_q ? 0 : work.batch);
@@ -313,6 +325,7 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
   for (;;) {
     storage.q_ring.WaitFull(q);
     const WorkItem work = Work();
+    stamps.Done(V3Step::kQ, work);
     if (!work.valid()) break;
     const Sequence sequence = p.base.At(work.batch);
     const KeyTiles all = Uniform(
@@ -324,19 +337,21 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
     Softmax softmax(Traits::kSoftcap ? 1.0f : p.base.score_factor);
     if (tiles.empty()) {
       if (Traits::kQStages > 1) ReleaseStored();
-      Skip(all.end - all.begin);
+      Skip(all.begin, all.end - all.begin);
 #pragma unroll
       for (int i = 0; i < kValues; ++i) O[i] = 0.0f;
     } else {
       if (tiles.end < all.end) stale_rows = 0;
-      Skip(all.end - tiles.end);
+      Skip(tiles.end, all.end - tiles.end);
       Attend(tiles, softmax);
-      Skip(tiles.begin - all.begin);
+      Skip(all.begin, tiles.begin - all.begin);
     }
     Finalize(softmax, tiles.AnyMask());
+    stamps.Done(V3Step::kStore);
     ReleaseQ();
   }
   if (threadIdx.x % 128 == 0) ptx::TmaStoreWaitRead<0>();
+  stamps.Done(V3Step::kStored);
   if (p.repairs.list == nullptr) return;
   if (threadIdx.x % 128 == 0) ptx::TmaStoreWait<0>();
   SyncWarpgroup();
@@ -375,22 +390,6 @@ cudaError_t StartForwardV3(const ForwardV3Params& params, int blocks, cudaStream
   if (error != cudaSuccess) return error;
   ForwardV3<Traits><<<blocks, Traits::kThreads, kShared, stream>>>(params);
   return cudaGetLastError();
-}
-
-template <int kRow>
-cudaError_t LaunchForwardV3(DType dtype, const ForwardV3Params& params, int blocks,
-                            cudaStream_t stream) {
-  constexpr DType kBf16 = DType::kBFloat16;
-  constexpr DType kHalf = DType::kFloat16;
-  constexpr ForwardV3Config kConfig = kForwardV3Configs[kRow];
-  constexpr ForwardV3Config kCapped = WithSoftcap(kConfig);
-  const bool softcap = params.base.softcap_log2 != 0.0f;
-  if (dtype == kBf16) {
-    return softcap ? StartForwardV3<ForwardV3Traits<kBf16, kCapped, true>>(params, blocks, stream)
-                   : StartForwardV3<ForwardV3Traits<kBf16, kConfig, false>>(params, blocks, stream);
-  }
-  return softcap ? StartForwardV3<ForwardV3Traits<kHalf, kCapped, true>>(params, blocks, stream)
-                 : StartForwardV3<ForwardV3Traits<kHalf, kConfig, false>>(params, blocks, stream);
 }
 
 #endif
