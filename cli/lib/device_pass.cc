@@ -39,7 +39,8 @@ Status DevicePass::Forward(Execution execution, double* seconds) {
 }
 
 std::vector<std::byte> DevicePass::Record(const Execution& execution,
-                                          const std::vector<int>& blocks, int capacity) {
+                                          const std::vector<int>& blocks, int capacity,
+                                          double* seconds) {
   const cuda::DeviceGuard guard(device_.index);
   Require(guard.status());
   cuda::StampLog head;
@@ -53,7 +54,11 @@ std::vector<std::byte> DevicePass::Record(const Execution& execution,
   Require(choice.plan.status);
   choice.cuda_launch.workspace = workspace_;
   choice.cuda_launch.stamps = static_cast<cuda::StampLog*>(on_device);
-  Require(choice.cuda_kernel->forward(problem_, output_, choice.cuda_launch));
+  cuda::Stopwatch stopwatch;
+  stopwatch.Start();
+  const Status status = choice.cuda_kernel->forward(problem_, output_, choice.cuda_launch);
+  *seconds = stopwatch.Stop();
+  Require(status);
   Require(cuda::Synchronize());
   Require(cuda::CopyToHost(log.data(), on_device, log.size()));
   return log;

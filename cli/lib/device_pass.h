@@ -21,7 +21,7 @@ class DevicePass {
   // One call of which these blocks are recorded, at most `capacity` marks of each of their roles; the
   // kernel has time_stamps. Returns the StampLog.
   std::vector<std::byte> Record(const Execution& execution, const std::vector<int>& blocks,
-                                int capacity);
+                                int capacity, double* seconds);
   // The results, to the tensors that they were copied from.
   void Download() const;
 

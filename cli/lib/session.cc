@@ -138,8 +138,9 @@ double Session::ForwardOnDevice() {
   return seconds;
 }
 
-std::vector<std::byte> Session::Record(const std::vector<int>& blocks, int capacity) {
-  return device_pass_->Record(execution_, blocks, capacity);
+std::vector<std::byte> Session::Record(const std::vector<int>& blocks, int capacity,
+                                       double* seconds) {
+  return device_pass_->Record(execution_, blocks, capacity, seconds);
 }
 
 void Session::Finish() {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 #include "common/layout.h"
@@ -10,12 +9,12 @@
 
 namespace flashwok::cli {
 
-void SortEvents(std::vector<TraceEvent>* events) {
+void SortEvents(std::vector<TraceEvent>* events, bool nested) {
   std::vector<std::int32_t> order(events->size());
   std::iota(order.begin(), order.end(), 0);
   const auto key = [&](std::int32_t n) {
     const Event& event = (*events)[static_cast<std::size_t>(n)].event;
-    return std::tuple(event.t0, -event.duration);
+    return std::pair(event.t0, nested ? -event.duration : 0);
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::int32_t a, std::int32_t b) { return key(a) < key(b); });
@@ -54,7 +53,7 @@ Timeline MakeTimeline(const std::vector<StampedBlock>& blocks, const Problem& pr
     timeline.lost += block.lost;
     first_track += BlockEvents::kTracks;
   }
-  SortEvents(&timeline.events);
+  SortEvents(&timeline.events, false);
   return timeline;
 }
 

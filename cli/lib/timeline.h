@@ -25,14 +25,17 @@ struct TraceTrack {
   int block = -1;  // of a GPU's grid
 };
 
-// In the order of their starts, an enclosing one before those within it.
-void SortEvents(std::vector<TraceEvent>* events);
+// In the order of their starts; `nested`: an enclosing one before those within it, otherwise those
+// of one start as they are.
+void SortEvents(std::vector<TraceEvent>* events, bool nested);
 
 struct Timeline {
   std::vector<TraceEvent> events;
   std::vector<TraceTrack> tracks;
   Json blocks = Json::array();  // number, sm, mhz, marks and lost of each
   std::int64_t lost = 0;        // marks for which the log had no room
+  // Of the recorded launch, and of launches before it that were not.
+  double seconds = 0.0, plain_seconds = 0.0;
 };
 
 // `problem` and `output` on the host, as the kernel with this configuration ran them.

@@ -100,10 +100,15 @@ std::vector<TraceEvent> TraceCpu(Session& session) {
 }
 
 Timeline TraceDevice(Session& session, const Recorded& choice) {
-  for (int n = 0; n < kWarmRuns; ++n) session.Run();
-  const std::vector<std::byte> log = session.Record(choice.blocks, choice.marks);
-  return MakeTimeline(ReadStamps(log), session.problem(), session.results().output,
-                      cuda::ForwardV3ConfigOf(Layout(session.problem())));
+  std::vector<double> plain;
+  for (int n = 0; n < kWarmRuns; ++n) plain.push_back(session.Run());
+  double seconds = 0.0;
+  const std::vector<std::byte> log = session.Record(choice.blocks, choice.marks, &seconds);
+  Timeline timeline = MakeTimeline(ReadStamps(log), session.problem(), session.results().output,
+                                   cuda::ForwardV3ConfigOf(Layout(session.problem())));
+  timeline.seconds = seconds;
+  timeline.plain_seconds = Summarize(plain).median;
+  return timeline;
 }
 
 void Print(const Options& options, const TraceRun& run, const std::vector<TraceEvent>& events,
@@ -115,6 +120,8 @@ void Print(const Options& options, const TraceRun& run, const std::vector<TraceE
              Paint(Colour::kAccent, run.plan.kernel), events.size(), traffic.skipped(),
              run.plan.tile_q, run.plan.tile_kv, threads);
   if (run.timeline != nullptr) {
+    fmt::print("{} recorded, {} when not, with its launch\n", FormatSeconds(run.timeline->seconds),
+               FormatSeconds(run.timeline->plain_seconds));
     for (const Json& block : run.timeline->blocks) {
       fmt::print("block {} on SM {} at {:.0f} MHz: {} marks\n", block["block"].get<int>(),
                  block["sm"].get<int>(), block["clock_mhz"].get<double>(),

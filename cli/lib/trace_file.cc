@@ -119,6 +119,7 @@ void DescribeTimeline(const TraceRun& run, Json* header) {
     tracks.push_back({{"id", track.id}, {"name", track.name}, {"block", track.block}});
   }
   header->erase("threads");
+  (*header)["date"] = Today();
   (*header)["machine"] = CudaDevicesJson().at(static_cast<std::size_t>(run.device.index));
   (*header)["clock"] = {{"unit", "ns"},
                         {"kind", "clock64 of each SM, placed by globaltimer"},
@@ -126,6 +127,8 @@ void DescribeTimeline(const TraceRun& run, Json* header) {
   (*header)["tracks"] = tracks;
   (*header)["blocks"] = timeline.blocks;
   (*header)["lost"] = timeline.lost;
+  (*header)["launch_ms"] = {{"recorded", timeline.seconds * 1e3},
+                            {"unrecorded", timeline.plain_seconds * 1e3}};
 }
 
 }  // namespace
@@ -142,7 +145,7 @@ std::vector<TraceEvent> Recorder::Take() {
   for (const std::vector<Event>& track : tracks_) {
     for (const Event& event : track) events.push_back({event, -1});
   }
-  SortEvents(&events);
+  SortEvents(&events, true);
   FindDependencies(&events);
   return events;
 }

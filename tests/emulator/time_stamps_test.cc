@@ -31,33 +31,32 @@ constexpr int kBlocks = 3;
 // A log in memory, with bytes behind it that must stay.
 class Log {
  public:
-  Log(std::vector<int> blocks, int capacity)
+  Log(const std::vector<int>& blocks, int capacity)
       : bytes_(StampLog::Bytes(blocks.size(), static_cast<std::size_t>(capacity))),
-        memory_((bytes_ + kGuard) / sizeof(StampMark) + 1) {
-    std::memset(static_cast<void*>(memory_.data()), 0xAB, memory_.size() * sizeof(StampMark));
+        memory_(bytes_ + kGuard, kUntouched) {
     StampLog head;
     head.num_blocks = static_cast<std::uint32_t>(blocks.size());
     head.capacity = static_cast<std::uint32_t>(capacity);
     std::copy(blocks.begin(), blocks.end(), head.blocks);
-    std::memcpy(static_cast<void*>(memory_.data()), &head, sizeof(head));
-    before_ = Bytes();
+    std::memcpy(memory_.data(), &head, sizeof(head));
+    before_ = memory_;
   }
   StampLog* get() { return reinterpret_cast<StampLog*>(memory_.data()); }
   std::vector<std::byte> Bytes() const {
-    const auto* bytes = reinterpret_cast<const std::byte*>(memory_.data());
-    return {bytes, bytes + bytes_};
+    std::vector<std::byte> bytes = memory_;
+    bytes.resize(bytes_);
+    return bytes;
   }
-  bool untouched() const { return Bytes() == before_; }
+  bool untouched() const { return memory_ == before_; }
   bool guarded() const {
-    const auto* bytes = reinterpret_cast<const std::byte*>(memory_.data()) + bytes_;
-    return std::all_of(bytes, bytes + kGuard, [](std::byte b) { return b == std::byte{0xAB}; });
+    return std::count(memory_.end() - kGuard, memory_.end(), kUntouched) == kGuard;
   }
 
  private:
-  static constexpr std::size_t kGuard = 4096;
+  static constexpr int kGuard = 4096;
+  static constexpr std::byte kUntouched{0xAB};
   std::size_t bytes_;
-  std::vector<StampMark> memory_;
-  std::vector<std::byte> before_;
+  std::vector<std::byte> memory_, before_;
 };
 
 const std::vector<Case>& Problems() {
@@ -122,10 +121,11 @@ class TimeStampsTest : public ::testing::TestWithParam<std::tuple<int, Case>> {
 
 using Steps = std::vector<StampedStep>;
 using Counts = std::map<V3Step, int>;
+using WorkTile = std::tuple<int, int, int>;  // batch, head, Q tile
 
 // The steps of each KV tile of each work tile.
-std::map<std::tuple<int, int, int>, std::map<int, Counts>> ByTile(const Steps& steps) {
-  std::map<std::tuple<int, int, int>, std::map<int, Counts>> found;
+std::map<WorkTile, std::map<int, Counts>> ByTile(const Steps& steps) {
+  std::map<WorkTile, std::map<int, Counts>> found;
   for (const StampedStep& step : steps) {
     if (step.q_tile < 0) continue;
     auto& work = found[{step.batch, step.head, step.q_tile}];
@@ -154,54 +154,68 @@ TileRange Visited(const Sequence& sequence, std::int64_t row, int rows, int tile
   return VisitedTiles(sequence.mask, row, std::min(row + rows, sequence.seqlen_q), tile_kv);
 }
 
+// Each of the producer's work tiles, in each role.
+void ExpectTiles(const StampedBlock& block, const flashwok::Layout& layout,
+                 const cuda::ForwardV3Config& config) {
+  const auto produced = ByTile(block.roles[0]);
+  for (int role = 0; role <= config.consumers; ++role) {
+    SCOPED_TRACE("role " + std::to_string(role));
+    const auto found = ByTile(block.roles[static_cast<std::size_t>(role)]);
+    ASSERT_EQ(found.size(), produced.size());
+    for (const auto& [work, tiles] : found) {
+      const auto& [batch, head, q_tile] = work;
+      EXPECT_TRUE(produced.contains(work));
+      const Sequence sequence = layout.At(batch);
+      const std::int64_t row = std::int64_t{q_tile} * config.tile_q();
+      const TileRange all = Visited(sequence, row, config.tile_q(), config.tile_kv);
+      const TileRange own =
+          role == 0 ? all : Visited(sequence, row + 64 * (role - 1), 64, config.tile_kv);
+      std::map<int, Counts> want;
+      for (auto j = static_cast<int>(all.begin); j < all.end; ++j) {
+        want[j] = Expected(role == 0, own, j);
+      }
+      EXPECT_EQ(tiles, want) << batch << ' ' << head << ' ' << q_tile;
+    }
+  }
+}
+
+void ExpectOrder(const Steps& steps) {
+  for (std::size_t n = 0; n < steps.size(); ++n) {
+    ASSERT_LE(steps[n].begin, steps[n].end);
+    if (n > 0) {
+      ASSERT_EQ(steps[n].begin, steps[n - 1].end);
+    }
+  }
+}
+
 TEST_P(TimeStampsTest, EveryTileOnceInOrder) {
   SCOPED_TRACE(data_->Describe());
   const flashwok::Layout layout(data_->problem);
+  std::multiset<WorkTile> all_works;
+  for (int b = 0; b < layout.batch; ++b) {
+    for (int h = 0; h < layout.num_heads; ++h) {
+      const std::int64_t tiles = CeilDiv(layout.At(b).seqlen_q, config().tile_q());
+      for (int i = 0; i < tiles; ++i) all_works.insert({b, h, i});
+    }
+  }
   for (std::uint64_t seed : {std::uint64_t{0}, Seed() | 1}) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
     Log log(Blocks(), 1 << 12);
     ASSERT_NO_THROW(Record(seed, &log));
     EXPECT_TRUE(log.guarded());
-    std::multiset<std::tuple<int, int, int>> works;  // of the producers of all blocks
+    std::multiset<WorkTile> works;  // of the producers of all blocks
     for (const StampedBlock& block : cli::ReadStamps(log.Bytes())) {
       SCOPED_TRACE("block " + std::to_string(block.number));
       EXPECT_EQ(block.multiprocessor, block.number);
       EXPECT_EQ(block.lost, 0);
-      EXPECT_NEAR(block.mhz, 2000.0, block.number == 0 && seed == 0 ? 200.0 : 2000.0);
-      const auto produced = ByTile(block.roles[0]);
-      for (const auto& [work, tiles] : produced) works.insert(work);
+      EXPECT_GT(block.mhz, 0.0);
       for (int role = 0; role < StampLog::kRoles; ++role) {
-        SCOPED_TRACE("role " + std::to_string(role));
         const Steps& steps = block.roles[static_cast<std::size_t>(role)];
         EXPECT_EQ(steps.empty(), role > config().consumers);
-        for (std::size_t n = 0; n < steps.size(); ++n) {
-          ASSERT_LE(steps[n].begin, steps[n].end);
-          if (n > 0) ASSERT_EQ(steps[n].begin, steps[n - 1].end);
-        }
-        if (steps.empty()) continue;
-        const auto found = ByTile(steps);
-        ASSERT_EQ(found.size(), produced.size());
-        for (const auto& [work, tiles] : found) {
-          const auto& [batch, head, q_tile] = work;
-          const Sequence sequence = layout.At(batch);
-          const std::int64_t row = std::int64_t{q_tile} * config().tile_q();
-          const TileRange all = Visited(sequence, row, config().tile_q(), config().tile_kv);
-          const TileRange own =
-              role == 0 ? all : Visited(sequence, row + 64 * (role - 1), 64, config().tile_kv);
-          std::map<int, Counts> want;
-          for (auto j = static_cast<int>(all.begin); j < all.end; ++j) {
-            want[j] = Expected(role == 0, own, j);
-          }
-          EXPECT_EQ(tiles, want) << batch << ' ' << head << ' ' << q_tile;
-        }
+        ExpectOrder(steps);
       }
-    }
-    std::multiset<std::tuple<int, int, int>> all_works;
-    for (int b = 0; b < layout.batch; ++b) {
-      for (int h = 0; h < layout.num_heads; ++h) {
-        const std::int64_t tiles = CeilDiv(layout.At(b).seqlen_q, config().tile_q());
-        for (int i = 0; i < tiles; ++i) all_works.insert({b, h, i});
-      }
+      for (const auto& [work, tiles] : ByTile(block.roles[0])) works.insert(work);
+      ExpectTiles(block, layout, config());
     }
     EXPECT_EQ(works, all_works);
   }
@@ -330,7 +344,7 @@ TEST_F(StampLogTest, WhatHasNoRoomIsCounted) {
   Log large({1, 2}, 1 << 12);
   Run(&large);
   const std::vector<StampedBlock> all = cli::ReadStamps(large.Bytes());
-  for (int capacity : {1, 2, 17, 60, 200}) {
+  for (int capacity : {1, 2, 17, 60, 1000}) {
     SCOPED_TRACE(capacity);
     Log small({1, 2}, capacity);
     Run(&small);
@@ -361,7 +375,7 @@ TEST_F(StampLogTest, WhatHasNoRoomIsCounted) {
     const cli::Timeline timeline =
         cli::MakeTimeline(kept, data_.problem, data_.output, cuda::kForwardV3Configs[row_]);
     EXPECT_EQ(timeline.lost, lost);
-    EXPECT_EQ(timeline.lost > 0, capacity < 200);
+    EXPECT_EQ(timeline.lost > 0, capacity < 1000);
   }
 }
 
