@@ -241,9 +241,9 @@ TEST_F(CliFakeCudaTest, TraceOfADevice) {
 
 TEST_F(CliFakeCudaTest, TraceSaysWhatIsLost) {
   Arrange("stamps");
-  const Outcome outcome = Run(
-      "trace --shape 1,300,500,2,1,64 --dtype bfloat16 --device cuda --marks 20 -o " +
-      Path("t.fwtrace"));
+  const Outcome outcome =
+      Run("trace --shape 1,300,500,2,1,64 --dtype bfloat16 --device cuda --marks 20 -o " +
+          Path("t.fwtrace"));
   EXPECT_EQ(outcome.code, 0);
   EXPECT_NE(outcome.err.find("marks are lost"), std::string::npos) << outcome.err;
   EXPECT_GT(ParseTrace(ReadFile(Path("t.fwtrace"))).header["lost"], 0);

@@ -56,10 +56,10 @@ class LogWriter {
     track.end = {sm.At(end), static_cast<std::uint64_t>(end)};
     track.multiprocessor = 40 + static_cast<std::uint32_t>(slot);
     const auto put = [&](const StampMark& mark) {
-      const auto at = (static_cast<std::size_t>(slot) * StampLog::kRoles +
-                       static_cast<std::size_t>(role)) *
-                          static_cast<std::size_t>(capacity_) +
-                      track.count;
+      const auto at =
+          (static_cast<std::size_t>(slot) * StampLog::kRoles + static_cast<std::size_t>(role)) *
+              static_cast<std::size_t>(capacity_) +
+          track.count;
       if (track.count < head_.capacity) marks_[at] = mark;
       ++track.count;
     };
@@ -236,8 +236,9 @@ TEST_F(TimelineTest, AsynchronousWorkLastsUntilItIsSeen) {
   const std::int32_t consumer0 = Track(timeline, "block 5: consumer 0");
   const std::size_t wait_k = Find(timeline, consumer0, EventKind::kWait, Role::kK, 2);
   EXPECT_EQ(static_cast<std::size_t>(events[wait_k].dependency), load);
-  const std::size_t product = Find(timeline, Track(timeline, "block 5: tensor core, S of consumer 0"),
-                                   EventKind::kProduct, Role::kS, 2);
+  const std::size_t product =
+      Find(timeline, Track(timeline, "block 5: tensor core, S of consumer 0"), EventKind::kProduct,
+           Role::kS, 2);
   ExpectTimes(events[product], 211, 300);
   EXPECT_EQ(events[product].event.flops, 2 * 64 * 128 * 128);
   const std::size_t softmax = Find(timeline, consumer0, EventKind::kSoftmax, Role::kP, 2);

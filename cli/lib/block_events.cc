@@ -66,7 +66,8 @@ BlockEvents::BlockEvents(const StampedRun& run, const StampedBlock& block, std::
   ConnectLoads();
 }
 
-// --- Tracks: the producer, the consumers, the stages of the rings, the units of each consumer. -----
+// --- Tracks: the producer, the consumers, the stages of the rings, the units of each consumer.
+// -----
 
 std::int32_t BlockEvents::StageTrack(Ring ring, int stage) const {
   return 1 + config_.consumers + (ring > kQ ? config_.q_stages : 0) +
@@ -97,7 +98,8 @@ std::vector<TraceTrack> BlockEvents::Tracks() const {
   return tracks;
 }
 
-// --- What events say beside their times. ----------------------------------------------------------
+// --- What events say beside their times.
+// ----------------------------------------------------------
 
 std::int64_t BlockEvents::LoadBytes(Ring ring, const StampedStep& step) const {
   const Sequence sequence = layout_.At(step.batch);
@@ -133,9 +135,8 @@ BlockEvents::EventNumber BlockEvents::Add(const StampedStep& step, std::int32_t 
   event.kind = meaning.kind;
   event.role = meaning.role;
   event.track = first_track_ + track;
-  event.head = step.q_tile < 0 ? -1
-                               : step.batch * static_cast<std::int32_t>(layout_.num_heads) +
-                                     step.head;
+  event.head =
+      step.q_tile < 0 ? -1 : step.batch * static_cast<std::int32_t>(layout_.num_heads) + step.head;
   event.q_tile = step.q_tile;
   event.k_tile = step.k_tile;
   return static_cast<EventNumber>(events_.size()) - 1;
@@ -154,7 +155,8 @@ BlockEvents::EventNumber BlockEvents::AddSpan(EventNumber issue, std::int64_t en
   return static_cast<EventNumber>(events_.size()) - 1;
 }
 
-// --- Consumers. -----------------------------------------------------------------------------------
+// --- Consumers.
+// -----------------------------------------------------------------------------------
 
 void BlockEvents::See(Ring ring, const Place& place, EventNumber event) {
   Passage& passage = passages_[ring][place];
@@ -270,7 +272,8 @@ void BlockEvents::Consume(Walk& walk, const StampedStep& step) {
   }
 }
 
-// --- The producer. --------------------------------------------------------------------------------
+// --- The producer.
+// --------------------------------------------------------------------------------
 
 void BlockEvents::Produce(const StampedStep& step) {
   const EventNumber event = Add(step, 0);
@@ -278,8 +281,8 @@ void BlockEvents::Produce(const StampedStep& step) {
     ++produced_;
     return;
   }
-  const bool waits = step.step == V3Step::kPlaceQ || step.step == V3Step::kPlaceK ||
-                     step.step == V3Step::kPlaceV;
+  const bool waits =
+      step.step == V3Step::kPlaceQ || step.step == V3Step::kPlaceK || step.step == V3Step::kPlaceV;
   const Ring ring = At(event).role == Role::kQ ? kQ : At(event).role == Role::kK ? kK : kV;
   const auto stages = static_cast<std::size_t>(Stages(ring));
   const int stage = static_cast<int>(order_[ring].size() % stages);

@@ -94,7 +94,7 @@ class BlockEvents {
   const std::int32_t first_track_;
   std::vector<TraceEvent> events_;
   std::map<Place, Passage> passages_[kRings];
-  int produced_ = -1;                // the producer's work tile
+  int produced_ = -1;                 // the producer's work tile
   std::vector<Place> order_[kRings];  // in which it filled the stages
 };
 

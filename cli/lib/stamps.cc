@@ -45,17 +45,16 @@ ClockLine FindLine(const StampTrack (&tracks)[StampLog::kRoles], int number) {
     throw BadInput(fmt::format("--blocks: is {}, but the launch has no such block", number));
   }
   if (line.end.clock <= line.begin.clock || line.end.nanoseconds <= line.begin.nanoseconds) {
-    throw Failure(fmt::format("block {}: its clocks moved by {} cycles and {} ns", number,
-                              static_cast<std::int64_t>(line.end.clock - line.begin.clock),
-                              static_cast<std::int64_t>(line.end.nanoseconds -
-                                                        line.begin.nanoseconds)));
+    throw Failure(
+        fmt::format("block {}: its clocks moved by {} cycles and {} ns", number,
+                    static_cast<std::int64_t>(line.end.clock - line.begin.clock),
+                    static_cast<std::int64_t>(line.end.nanoseconds - line.begin.nanoseconds)));
   }
   return line;
 }
 
 std::vector<StampedStep> ReadRole(const StampTrack& track, const StampMark* marks,
-                                  std::uint32_t kept, const ClockLine& line,
-                                  std::uint64_t origin) {
+                                  std::uint32_t kept, const ClockLine& line, std::uint64_t origin) {
   std::vector<StampedStep> steps;
   StampedStep step;
   step.end = line.At(track.begin.clock, origin);
@@ -103,8 +102,9 @@ std::vector<StampedBlock> ReadStamps(const std::vector<std::byte>& log) {
       block.multiprocessor = static_cast<int>(track.multiprocessor);
       block.marks += track.count;
       block.lost += track.count - kept;
-      block.roles[role] = ReadRole(
-          track, marks.data() + (slot * StampLog::kRoles + role) * head.capacity, kept, line, origin);
+      block.roles[role] =
+          ReadRole(track, marks.data() + (slot * StampLog::kRoles + role) * head.capacity, kept,
+                   line, origin);
     }
   }
   return blocks;

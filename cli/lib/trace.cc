@@ -51,7 +51,7 @@ Recorded AskedRecord(const Options& options, Device device) {
     return {};
   }
   Recorded choice{options.blocks.empty() ? std::vector<int>{0} : options.blocks,
-                options.marks == 0 ? 1 << 14 : options.marks};
+                  options.marks == 0 ? 1 << 14 : options.marks};
   constexpr auto kMost = static_cast<std::size_t>(cuda::StampLog::kMaxBlocks);
   if (choice.blocks.size() > kMost) {
     refuse(fmt::format("--blocks: are {}, must be at most {}", choice.blocks.size(), kMost));

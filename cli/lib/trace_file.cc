@@ -156,23 +156,23 @@ Json TraceHeader(const TraceRun& run, const std::vector<TraceEvent>& events) {
   Json tensors = Json::array();
   for (int i = 0; i < kNumRoles; ++i) tensors.push_back(Name(static_cast<Role>(i)));
   Json header = {{"schema", "fw-trace/1"},
-          {"version", Version()},
-          {"pass", Name(run.pass)},
-          {"algorithm", Name(run.plan.algorithm)},
-          {"kernel", run.plan.kernel},
-          {"problem", ToJson(run.problem)},
-          {"tile", {{"q", run.plan.tile_q}, {"kv", run.plan.tile_kv}}},
-          {"num_splits", run.plan.num_splits},
-          {"threads", run.plan.num_threads},
-          {"machine", MachineJson()},
-          {"clock", {{"unit", "ns"}, {"kind", "steady"}, {"origin", "start of the call"}}},
-          {"tracks", Workers(events)},
-          {"kinds", kinds},
-          {"tensors", tensors},
-          {"flags", {{"masked", 1}, {"bound", 2}}},
-          {"events", events.size()},
-          {"event_bytes", kEventBytes},
-          {"fields", Fields()}};
+                 {"version", Version()},
+                 {"pass", Name(run.pass)},
+                 {"algorithm", Name(run.plan.algorithm)},
+                 {"kernel", run.plan.kernel},
+                 {"problem", ToJson(run.problem)},
+                 {"tile", {{"q", run.plan.tile_q}, {"kv", run.plan.tile_kv}}},
+                 {"num_splits", run.plan.num_splits},
+                 {"threads", run.plan.num_threads},
+                 {"machine", MachineJson()},
+                 {"clock", {{"unit", "ns"}, {"kind", "steady"}, {"origin", "start of the call"}}},
+                 {"tracks", Workers(events)},
+                 {"kinds", kinds},
+                 {"tensors", tensors},
+                 {"flags", {{"masked", 1}, {"bound", 2}}},
+                 {"events", events.size()},
+                 {"event_bytes", kEventBytes},
+                 {"fields", Fields()}};
   if (run.timeline != nullptr) DescribeTimeline(run, &header);
   return header;
 }

@@ -39,9 +39,9 @@ const char* Name(Causal causal) {
 const char* Name(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }
 
 const char* Name(EventKind kind) {
-  static constexpr const char* kNames[] = {"load",     "store", "product", "softmax",
-                                           "rescale",  "finalize", "skip", "issue",
-                                           "wait",     "turn",  "pack",    "schedule"};
+  static constexpr const char* kNames[] = {"load",    "store",    "product", "softmax",
+                                           "rescale", "finalize", "skip",    "issue",
+                                           "wait",    "turn",     "pack",    "schedule"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -23,8 +23,7 @@ void RunKernel(const cuda::ForwardV3Params& params, const EmulatedV3& how) {
   const std::uint32_t tiles = params.schedule.total();
   const auto most = static_cast<std::uint32_t>(how.blocks);
   emulator::Launch(dim3(tiles < most ? tiles : most), Traits::kThreads,
-                   sizeof(cuda::ForwardV3Storage<Traits>),
-                   [&] { cuda::ForwardV3<Traits>(params); },
+                   sizeof(cuda::ForwardV3Storage<Traits>), [&] { cuda::ForwardV3<Traits>(params); },
                    {.seed = how.seed, .resident_blocks = how.resident_blocks});
 }
 

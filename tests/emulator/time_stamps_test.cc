@@ -1,5 +1,5 @@
-// The time stamps of V3, recorded on the emulator: every work tile and every KV tile once, in order,
-// nothing lost in silence, and nothing at all when they are off.
+// The time stamps of V3, recorded on the emulator: every work tile and every KV tile once, in
+// order, nothing lost in silence, and nothing at all when they are off.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,19 +65,30 @@ const std::vector<Case>& Problems() {
       {.name = "causal", .seqlen_q = 520, .seqlen_k = 520, .causal = Causal::kBottomRight},
       {.name = "one_tile", .seqlen_q = 40, .seqlen_k = 60},
       {.name = "no_keys", .batch = 1, .seqlen_q = 140, .seqlen_k = 0},
-      {.name = "gqa_more_keys", .batch = 1, .seqlen_q = 200, .seqlen_k = 700, .num_heads = 4,
-       .num_heads_kv = 2, .causal = Causal::kBottomRight},
+      {.name = "gqa_more_keys",
+       .batch = 1,
+       .seqlen_q = 200,
+       .seqlen_k = 700,
+       .num_heads = 4,
+       .num_heads_kv = 2,
+       .causal = Causal::kBottomRight},
       // Tiles on both sides that some consumers of a block pass over.
-      {.name = "window", .batch = 1, .seqlen_q = 600, .seqlen_k = 600, .window_left = 70,
+      {.name = "window",
+       .batch = 1,
+       .seqlen_q = 600,
+       .seqlen_k = 600,
+       .window_left = 70,
        .window_right = 10},
-      {.name = "varlen", .batch = 4, .causal = Causal::kTopLeft, .lengths_q = {0, 130, 300, 5},
+      {.name = "varlen",
+       .batch = 4,
+       .causal = Causal::kTopLeft,
+       .lengths_q = {0, 130, 300, 5},
        .lengths_k = {50, 200, 333, 0}},
       {.name = "seqused", .seqlen_q = 300, .seqlen_k = 300, .seqused_k = {133, 0}},
       {.name = "float32_output", .seqlen_q = 200, .seqlen_k = 200, .float32_output = true},
   };
   return cases;
 }
-
 
 class TimeStampsTest : public ::testing::TestWithParam<std::tuple<int, Case>> {
  protected:
@@ -227,8 +238,7 @@ TEST_P(TimeStampsTest, TheTimelineIsSound) {
   Log log(Blocks(), 1 << 12);
   ASSERT_NO_THROW(Record(Seed() | 1, &log));
   const std::vector<StampedBlock> blocks = cli::ReadStamps(log.Bytes());
-  const cli::Timeline timeline =
-      cli::MakeTimeline(blocks, data_->problem, data_->output, config());
+  const cli::Timeline timeline = cli::MakeTimeline(blocks, data_->problem, data_->output, config());
   std::set<std::int32_t> tracks;
   for (const cli::TraceTrack& track : timeline.tracks) {
     EXPECT_TRUE(tracks.insert(track.id).second) << track.name;
@@ -266,9 +276,9 @@ TEST_P(TimeStampsTest, TheTimelineIsSound) {
                      ItemSize(data_->output.o.dtype);
       const TileRange all = Visited(sequence, row, tile_q, config().tile_kv);
       for (std::int64_t j = all.begin; j < all.end; ++j) {
-        want_loaded += rows(layout.total_k, sequence.k_begin + j * config().tile_kv,
-                            config().tile_kv) *
-                       (layout.head_dim + layout.head_dim_v) * 2;
+        want_loaded +=
+            rows(layout.total_k, sequence.k_begin + j * config().tile_kv, config().tile_kv) *
+            (layout.head_dim + layout.head_dim_v) * 2;
       }
       for (int c = 0; c < config().consumers; ++c) {
         const TileRange own = Visited(sequence, row + 64 * c, 64, config().tile_kv);
@@ -296,15 +306,16 @@ TEST_P(TimeStampsTest, RecordingChangesNoBit) {
   EXPECT_EQ(data_->GuardError(), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Rows, TimeStampsTest,
-    ::testing::Combine(::testing::Range(0, cuda::kForwardV3Rows), ::testing::ValuesIn(Problems())),
-    [](const auto& test) {
-      return "row_" + std::to_string(std::get<int>(test.param)) + "_" +
-             std::get<Case>(test.param).name;
-    });
+INSTANTIATE_TEST_SUITE_P(Rows, TimeStampsTest,
+                         ::testing::Combine(::testing::Range(0, cuda::kForwardV3Rows),
+                                            ::testing::ValuesIn(Problems())),
+                         [](const auto& test) {
+                           return "row_" + std::to_string(std::get<int>(test.param)) + "_" +
+                                  std::get<Case>(test.param).name;
+                         });
 
-// --- One small problem. ---------------------------------------------------------------------------
+// --- One small problem.
+// ---------------------------------------------------------------------------
 
 class StampLogTest : public ::testing::Test {
  protected:

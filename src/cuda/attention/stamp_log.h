@@ -35,8 +35,8 @@ enum class V3Step : std::int32_t {
   kStage,     // O to shared memory
   kStore,     // gave O's store to the copy engine, or without kStage before it stored O itself
   kStored,    // waited until the copy engine had read O
-  // No step: what follows is of another work tile. `clock` is batch << 32 | head, `tile` its Q tile,
-  // or -1 when there is no more work.
+  // No step: what follows is of another work tile. `clock` is its batch << 32 | head, `tile` its Q
+  // tile, or -1 when there is no more work.
   kWork,
 };
 

@@ -198,9 +198,9 @@ struct ForwardV3Consumer {
       storage.k_ring.WaitFull(kv);
       storage.v_ring.WaitFull(kv);
       __syncwarp();  // no lane gives back what another waits for
+      stamps.Done(V3Step::kSkip, first + count - 1);
       storage.k_ring.Release(kv);
       storage.v_ring.Release(kv);
-      stamps.Done(V3Step::kSkip, first + count - 1);
       kv.Next();
     }
   }
@@ -215,8 +215,8 @@ struct ForwardV3Consumer {
   __device__ __forceinline__ void ReleaseStored() {
     if (threadIdx.x % 128 != 0 || q.count == 0) return;
     ptx::TmaStoreWaitRead<0>();
-    ptx::MbarrierArrive(&storage.q_ring.empty[q.Before().stage()]);
     stamps.Done(V3Step::kStored);
+    ptx::MbarrierArrive(&storage.q_ring.empty[q.Before().stage()]);
   }
 
   // The tiles that these rows see, from the right.
