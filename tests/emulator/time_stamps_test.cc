@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <tuple>
@@ -11,9 +10,9 @@
 
 #include "common/tile_range.h"
 #include "cuda/forward_v3_setup.h"
-#include "lib/command.h"
 #include "lib/timeline.h"
 #include "tests/emulator/emulated_v3.h"
+#include "tests/emulator/guarded_log.h"
 #include "tests/problem_data.h"
 
 namespace flashwok::test {
@@ -23,41 +22,9 @@ using cli::StampedBlock;
 using cli::StampedStep;
 using cli::TraceEvent;
 using cuda::StampLog;
-using cuda::StampMark;
 using cuda::V3Step;
 
 constexpr int kBlocks = 3;
-
-// A log in memory, with bytes behind it that must stay.
-class Log {
- public:
-  Log(const std::vector<int>& blocks, int capacity)
-      : bytes_(StampLog::Bytes(blocks.size(), static_cast<std::size_t>(capacity))),
-        memory_(bytes_ + kGuard, kUntouched) {
-    StampLog head;
-    head.num_blocks = static_cast<std::uint32_t>(blocks.size());
-    head.capacity = static_cast<std::uint32_t>(capacity);
-    std::copy(blocks.begin(), blocks.end(), head.blocks);
-    std::memcpy(memory_.data(), &head, sizeof(head));
-    before_ = memory_;
-  }
-  StampLog* get() { return reinterpret_cast<StampLog*>(memory_.data()); }
-  std::vector<std::byte> Bytes() const {
-    std::vector<std::byte> bytes = memory_;
-    bytes.resize(bytes_);
-    return bytes;
-  }
-  bool untouched() const { return memory_ == before_; }
-  bool guarded() const {
-    return std::count(memory_.end() - kGuard, memory_.end(), kUntouched) == kGuard;
-  }
-
- private:
-  static constexpr int kGuard = 4096;
-  static constexpr std::byte kUntouched{0xAB};
-  std::size_t bytes_;
-  std::vector<std::byte> memory_, before_;
-};
 
 const std::vector<Case>& Problems() {
   static const std::vector<Case> cases = {
@@ -103,7 +70,7 @@ class TimeStampsTest : public ::testing::TestWithParam<std::tuple<int, Case>> {
   static const cuda::ForwardV3Config& config() { return cuda::kForwardV3Configs[row()]; }
 
   // All blocks are recorded.
-  void Record(std::uint64_t seed, Log* log) {
+  void Record(std::uint64_t seed, GuardedLog* log) {
     data_->ResetOutputs();
     RunEmulatedV3(data_->problem, data_->output,
                   {.row = row(),
@@ -211,7 +178,7 @@ TEST_P(TimeStampsTest, EveryTileOnceInOrder) {
   }
   for (std::uint64_t seed : {std::uint64_t{0}, Seed() | 1}) {
     SCOPED_TRACE("schedule " + std::to_string(seed));
-    Log log(Blocks(), 1 << 12);
+    GuardedLog log(Blocks(), 1 << 12);
     ASSERT_NO_THROW(Record(seed, &log));
     EXPECT_TRUE(log.guarded());
     std::multiset<WorkTile> works;  // of the producers of all blocks
@@ -235,7 +202,7 @@ TEST_P(TimeStampsTest, EveryTileOnceInOrder) {
 TEST_P(TimeStampsTest, TheTimelineIsSound) {
   SCOPED_TRACE(data_->Describe());
   const flashwok::Layout layout(data_->problem);
-  Log log(Blocks(), 1 << 12);
+  GuardedLog log(Blocks(), 1 << 12);
   ASSERT_NO_THROW(Record(Seed() | 1, &log));
   const std::vector<StampedBlock> blocks = cli::ReadStamps(log.Bytes());
   const cli::Timeline timeline = cli::MakeTimeline(blocks, data_->problem, data_->output, config());
@@ -296,7 +263,7 @@ TEST_P(TimeStampsTest, TheTimelineIsSound) {
 TEST_P(TimeStampsTest, RecordingChangesNoBit) {
   RunEmulatedV3(data_->problem, data_->output, {.row = row(), .seed = 3});
   const std::vector<double> plain = Read(data_->output.o);
-  Log log(Blocks(), 1 << 12);
+  GuardedLog log(Blocks(), 1 << 12);
   ASSERT_NO_THROW(Record(3, &log));
   const std::vector<double> recorded = Read(data_->output.o);
   ASSERT_EQ(recorded.size(), plain.size());
@@ -313,94 +280,6 @@ INSTANTIATE_TEST_SUITE_P(Rows, TimeStampsTest,
                            return "row_" + std::to_string(std::get<int>(test.param)) + "_" +
                                   std::get<Case>(test.param).name;
                          });
-
-// --- One small problem.
-// ---------------------------------------------------------------------------
-
-class StampLogTest : public ::testing::Test {
- protected:
-  StampLogTest()
-      : data_({.name = "stamp_log",
-               .dtype = DType::kBFloat16,
-               .batch = 1,
-               .seqlen_q = 600,
-               .seqlen_k = 600,
-               .head_dim = 128,
-               .causal = Causal::kBottomRight}),
-        row_(cuda::ForwardV3RowOf(flashwok::Layout(data_.problem))) {}
-
-  void Run(Log* log, bool time_stamps = true) {
-    RunEmulatedV3(data_.problem, data_.output,
-                  {.row = row_,
-                   .seed = 7,
-                   .blocks = kBlocks,
-                   .time_stamps = time_stamps,
-                   .stamps = log == nullptr ? nullptr : log->get()});
-  }
-
-  ProblemData data_;
-  int row_;
-};
-
-TEST_F(StampLogTest, NothingIsRecordedWhenOff) {
-  Log log({0, 1, 2}, 100);
-  Run(&log, false);
-  EXPECT_TRUE(log.untouched());
-  Run(&log, true);
-  EXPECT_FALSE(log.untouched());
-  EXPECT_NO_THROW(Run(nullptr, true));
-}
-
-TEST_F(StampLogTest, WhatHasNoRoomIsCounted) {
-  Log large({1, 2}, 1 << 12);
-  Run(&large);
-  const std::vector<StampedBlock> all = cli::ReadStamps(large.Bytes());
-  for (int capacity : {1, 2, 17, 60, 1000}) {
-    SCOPED_TRACE(capacity);
-    Log small({1, 2}, capacity);
-    Run(&small);
-    EXPECT_TRUE(small.guarded());
-    const std::vector<StampedBlock> kept = cli::ReadStamps(small.Bytes());
-    ASSERT_EQ(kept.size(), 2u);
-    std::int64_t lost = 0;
-    for (std::size_t n = 0; n < 2; ++n) {
-      EXPECT_EQ(all[n].lost, 0);
-      EXPECT_EQ(kept[n].marks, all[n].marks);
-      std::int64_t room = 0;
-      for (const cuda::StampTrack& track : small.get()->tracks[n]) {
-        room += std::min(track.count, static_cast<std::uint32_t>(capacity));
-      }
-      EXPECT_EQ(kept[n].lost, kept[n].marks - room);
-      lost += kept[n].lost;
-      // What is kept is the beginning.
-      for (std::size_t role = 0; role < kept[n].roles.size(); ++role) {
-        const Steps& some = kept[n].roles[role];
-        ASSERT_LE(some.size(), all[n].roles[role].size());
-        for (std::size_t i = 0; i < some.size(); ++i) {
-          EXPECT_EQ(some[i].step, all[n].roles[role][i].step);
-          EXPECT_EQ(some[i].k_tile, all[n].roles[role][i].k_tile);
-          EXPECT_EQ(some[i].q_tile, all[n].roles[role][i].q_tile);
-        }
-      }
-    }
-    const cli::Timeline timeline =
-        cli::MakeTimeline(kept, data_.problem, data_.output, cuda::kForwardV3Configs[row_]);
-    EXPECT_EQ(timeline.lost, lost);
-    EXPECT_EQ(timeline.lost > 0, capacity < 1000);
-  }
-}
-
-TEST_F(StampLogTest, OnlyTheChosenBlocks) {
-  Log log({2, 0}, 1 << 12);
-  Run(&log);
-  const std::vector<StampedBlock> blocks = cli::ReadStamps(log.Bytes());
-  ASSERT_EQ(blocks.size(), 2u);
-  EXPECT_EQ(blocks[0].number, 2);
-  EXPECT_EQ(blocks[1].number, 0);
-  Log absent({0, kBlocks}, 1 << 12);
-  Run(&absent);
-  EXPECT_THROW(cli::ReadStamps(absent.Bytes()), cli::BadInput);
-}
 
 }  // namespace
 }  // namespace flashwok::test
