@@ -84,10 +84,10 @@ struct ForwardV3Consumer {
     stamps.Done(V3Step::kIssueS, j);
   }
 
-  // O += P V of tile j, asynchronous.
+  // O += P V of tile j + 1, asynchronous.
   __device__ __forceinline__ void ValueProduct(const Operands& operands, int j, bool accumulate) {
     Multiply<Traits::kType, typename Traits::VTile>(P, operands.v, accumulate, O);
-    stamps.Done(V3Step::kIssueO, j);
+    stamps.Done(V3Step::kIssueO, j + 1);
   }
 
   // Softcap and masks of tile j of the work at `at`.
@@ -100,12 +100,12 @@ struct ForwardV3Consumer {
     }
   }
 
-  // V of tile j, of these rows the first or not. In the first, rows past the last key can hold
+  // V of tile j + 1, of these rows the first or not. In the first, rows past the last key can hold
   // anything: they become zeros, which P's zeros leave alone. Every consumer writes the same.
   __device__ __forceinline__ void WaitValues(int j, bool first_tile) {
     using VTile = typename Traits::VTile;
     storage.v_ring.WaitFull(kv.Before());
-    stamps.Done(V3Step::kV, j);
+    stamps.Done(V3Step::kV, j + 1);
     if (!(p.base.cu_seqlens_k || p.base.seqused_k) || !first_tile) return;
     const int stale_keys = Uniform(Rows(q).before == 0 ? storage.Plan(q).block.stale_keys : 0);
     if (stale_keys == 0) [[likely]] return;
@@ -146,8 +146,8 @@ struct ForwardV3Consumer {
     return Softmax(Traits::kSoftcap ? 1.0f : p.base.score_factor);
   }
 
-  // S of tile `next`, and O += P V of tile j, of the work's the first or not, which runs on under
-  // what follows.
+  // S of tile `next`, and O += P V of tile j + 1, of the work's the first or not, which runs on
+  // under what follows.
   __device__ __forceinline__ void Products(const QRing& at, int next, int j, bool first) {
     const Operands operands = Locate(at);
     ScoreProduct(operands, next);          // S of the next tile
@@ -163,7 +163,7 @@ struct ForwardV3Consumer {
     ptx::WgmmaAfter(softmax.row_sum[0] + softmax.row_sum[1]);
     ptx::WgmmaWait<0>();
     ptx::WgmmaHold(O);
-    stamps.Done(V3Step::kO, j);
+    stamps.Done(V3Step::kO, j + 1);
     storage.v_ring.Release(kv.Before());
     kv.NextInWarp();
   }
@@ -270,13 +270,13 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
   for (;;) {
     for (--j; j >= tiles.begin; --j) {
       const bool first = j + 2 == tiles.end;
-      Products(q, j, j + 1, first);
+      Products(q, j, j, first);
       if (!kStaged && j == tiles.begin) storage.q_ring.Release(q);
       Scores(q, tiles, j);
       const bool moved = softmax.Update(S);  // m, P, l
       stamps.Done(V3Step::kSoftmax, j, softmax.row_sum);
       if (first) Settle();
-      AwaitValues(softmax, j + 1);
+      AwaitValues(softmax, j);
       if (moved) softmax.Rescale(O);         // O *= alpha
       stamps.Done(V3Step::kRescale, j);
       PackRows<Traits::kType>(S, P);
@@ -291,23 +291,23 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
     storage.q_ring.WaitFull(at);
     stamps.Done(V3Step::kQ, storage.Plan(at).block.work);
     if (Uniform(Rows(at).joins) == 0) break;
-    const int last = j + 1;  // of this work
-    Products(at, Rows(at).tiles.end - 1, last, first);
+    Products(at, Rows(at).tiles.end - 1, j, first);
     const Factors factors = Close(softmax);
     softmax = Fresh();
+    const int passed = j;
     tiles = Uniform(Rows(at).tiles);
     j = tiles.end - 1;
     Scores(at, tiles, j);
     softmax.Update(S);
     stamps.Done(V3Step::kSoftmax, j, softmax.row_sum);
-    AwaitValues(softmax, last);
+    AwaitValues(softmax, passed);
     PackRows<Traits::kType>(S, P);
     stamps.Done(V3Step::kPack, j);
     Finalize(factors);
     q = at;
   }
-  WaitValues(j + 1, j + 2 == tiles.end);
-  ValueProduct(Locate(q), j + 1, j + 2 != tiles.end);
+  WaitValues(j, j + 2 == tiles.end);
+  ValueProduct(Locate(q), j, j + 2 != tiles.end);
   ptx::WgmmaWait<0>();
   ptx::WgmmaHold(O);
   stamps.Done(V3Step::kO, j + 1);
