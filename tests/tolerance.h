@@ -35,11 +35,18 @@ inline double Magnitude(const std::vector<double>& values) {
   return largest;
 }
 
+// By how much of it a result may move that is rounded to its other neighbour.
+inline double HalfUlp(DType dtype) {
+  return dtype == DType::kBFloat16 ? 0x1p-9 : dtype == DType::kFloat16 ? 0x1p-12 : 0.0;
+}
+
 // The contract's bound: twice the error of the plain computation in the same dtype, plus a floor.
 inline void ExpectClose(const char* name, const Tensor& got, const std::vector<double>& want,
-                 const std::vector<double>& plain, double floor) {
+                        const std::vector<double>& plain, double floor) {
   const double error = MaxError(Read(got), want);
-  const double bound = 2.0 * MaxError(plain, want) + floor * std::max(1.0, Magnitude(want));
+  const double magnitude = Magnitude(want);
+  const double bound = 2.0 * MaxError(plain, want) + HalfUlp(got.dtype) * magnitude +
+                       floor * std::max(1.0, magnitude);
   EXPECT_LE(error, bound) << name;
 }
 

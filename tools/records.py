@@ -21,22 +21,25 @@ def require(condition, message):
         raise Breach(message)
 
 
-# The files of each program that writes records. Where a record names none: the first.
+# The files of each program that writes records, and the folder with kernels that it does not run.
+# Where a record names none: the first.
 PROGRAMS = {
-    "flashwok bench": "cli/lib/**/bench*",
-    "bench/h200_forward.py": "bench/*.py",
+    "flashwok bench": ("cli/lib/**/bench*", "src/cuda/"),
+    "bench/h200_forward.py": ("bench/*.py", "src/cpu/"),
 }
 
 
 def sources_sha256(root, program="flashwok bench"):
     """Over src/, include/ and the program's files, as cli/lib/sha256.h says it for the first."""
+    files, not_run = PROGRAMS[program]
     paths = []
-    for pattern in ("include/**/*", "src/**/*", PROGRAMS[program]):
+    for pattern in ("include/**/*", "src/**/*", files):
         paths += [path for path in root.glob(pattern) if path.is_file()]
     digest = hashlib.sha256()
-    names = {path.relative_to(root).as_posix().encode(): path for path in paths}
-    for name, path in sorted(names.items()):
-        digest.update(name + b"\0" + path.read_bytes() + b"\0")
+    names = {path.relative_to(root).as_posix(): path for path in paths}
+    for name in sorted(names.keys(), key=str.encode):
+        if not name.startswith(not_run):
+            digest.update(name.encode() + b"\0" + names[name].read_bytes() + b"\0")
     return digest.hexdigest()
 
 

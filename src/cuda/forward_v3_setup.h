@@ -2,8 +2,10 @@
 // that tests run it anywhere; the one call to the driver is passed in.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
+#include "common/mask.h"
 #include "cuda/attention/forward_v3_params.h"
 #include "cuda/config/forward_v3.h"
 #include "flashwok/status.h"
@@ -32,8 +34,11 @@ inline bool ForwardV3Hides(const Problem& problem) {
 // they count as long ones.
 inline int ForwardV3RowOf(const Layout& layout) {
   const Problem& problem = layout.problem();
+  const IntervalMask mask = IntervalMask::Make(problem.causal, problem.window_left,
+                                               problem.window_right, 0, layout.total_k);
   const std::int64_t keys = problem.cu_seqlens_q.present() ? INT64_MAX : layout.total_k;
-  return ForwardV3Row(layout.head_dim, layout.head_dim_v, keys, ForwardV3Hides(problem));
+  return ForwardV3Row(layout.head_dim, layout.head_dim_v, std::min(keys, mask.left + mask.right + 1),
+                      ForwardV3Hides(problem));
 }
 inline ForwardV3Config ForwardV3ConfigOf(const Layout& layout) {
   const ForwardV3Config& config = kForwardV3Configs[ForwardV3RowOf(layout)];
