@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/layout.h"
 #include "cuda/device.h"
+#include "cuda/forward_v3_setup.h"
 #include "tests/cli_test.h"
 #include "tests/read_trace.h"
 
@@ -195,7 +197,12 @@ TEST_F(CliFakeCudaTest, TraceOfADevice) {
   const json& header = trace.header;
   EXPECT_EQ(header, document["header"]);
   EXPECT_EQ(header["kernel"], "cuda_forward_v3");
-  EXPECT_EQ(header["tile"], json({{"q", 128}, {"kv", 128}}));
+  Problem problem;
+  problem.q = Tensor::Contiguous(nullptr, DType::kBFloat16, {1, 300, 2, 128});
+  problem.k = problem.v = Tensor::Contiguous(nullptr, DType::kBFloat16, {1, 500, 1, 128});
+  problem.causal = Causal::kBottomRight;
+  const cuda::ForwardV3Config config = cuda::ForwardV3ConfigOf(Layout(problem));
+  EXPECT_EQ(header["tile"], json({{"q", config.tile_q()}, {"kv", config.tile_kv}}));
   EXPECT_EQ(header["machine"]["name"], "cuda:1");
   EXPECT_EQ(header["lost"], 0);
   EXPECT_FALSE(header.contains("threads"));

@@ -31,6 +31,7 @@ struct ForwardV3Consumer {
   static constexpr bool kStaged = Traits::kQStages > 1;
   using Softmax = LazySoftmax<Traits::kTileKV>;
   using QRing = Ring<Traits::kQStages>;
+  using KVRing = Ring<Traits::kStages>;
 
   __device__ __forceinline__ ForwardV3Consumer(const ForwardV3Params& params,
                                                ForwardV3Storage<Traits>& shared, int number)
@@ -41,7 +42,7 @@ struct ForwardV3Consumer {
   const int consumer;
   const ConsumerGroup<Traits> group;
   QRing q;
-  Ring<Traits::kStages> kv;  // of the next K product; of V the place before it
+  KVRing kv;                         // of the next K product; of V the place before it
   float S[kScores];                  // [64, kTileKV], then P
   std::uint32_t P[kScores / 2];      // the same, packed: an operand
   float O[kValues];                  // [64, kHeadDimV]
@@ -62,31 +63,29 @@ struct ForwardV3Consumer {
     return storage.last_repair[4 * consumer + WarpOfGroup()];
   }
 
-  // Where the operands of the next products lie, once a warp: found ahead of what they wait for.
-  struct Operands {
-    std::uint32_t q, k, v;
-  };
-  __device__ __forceinline__ Operands Locate(const QRing& at) const {
-    return {Uniform(ptx::SharedAddress(storage.q[at.stage()][consumer])),
-            Uniform(ptx::SharedAddress(storage.k[kv.stage()])),
-            Uniform(ptx::SharedAddress(storage.v[kv.Before().stage()]))};
+  __device__ __forceinline__ std::uint64_t Queries(const QRing& at) const {
+    return Descriptor::InnerMajor<typename Traits::QTile>(
+        Uniform(ptx::SharedAddress(storage.q[at.stage()][consumer])));
   }
-
   // S = Q K^T of tile j, asynchronous, in turn.
-  __device__ __forceinline__ void ScoreProduct(const Operands& operands, int j) {
+  __device__ __forceinline__ void ScoreProduct(std::uint64_t queries, const KVRing& keys, int j) {
     storage.k_ring.WaitFull(kv);
     stamps.Done(V3Step::kK, j);
     group.WaitTurn();
     stamps.Done(V3Step::kTurn, j);
     using QTile = typename Traits::QTile;
     using KTile = typename Traits::KTile;
-    MultiplyTransposed<Traits::kType, QTile, KTile>(operands.q, operands.k, S);
+    MultiplyTransposed<Traits::kType, QTile, KTile>(
+        queries, Descriptor::InnerMajor<KTile>(ptx::SharedAddress(storage.k), keys.stage()), S);
     stamps.Done(V3Step::kIssueS, j);
   }
 
   // O += P V of tile j + 1, asynchronous.
-  __device__ __forceinline__ void ValueProduct(const Operands& operands, int j, bool accumulate) {
-    Multiply<Traits::kType, typename Traits::VTile>(P, operands.v, accumulate, O);
+  __device__ __forceinline__ void ValueProduct(const KVRing& values, int j, bool accumulate) {
+    using VTile = typename Traits::VTile;
+    Multiply<Traits::kType, VTile>(
+        P, Descriptor::OuterMajor<VTile>(ptx::SharedAddress(storage.v), values.stage()), accumulate,
+        O);
     stamps.Done(V3Step::kIssueO, j + 1);
   }
 
@@ -104,12 +103,13 @@ struct ForwardV3Consumer {
   // anything: they become zeros, which P's zeros leave alone. Every consumer writes the same.
   __device__ __forceinline__ void WaitValues(int j, bool first_tile) {
     using VTile = typename Traits::VTile;
-    storage.v_ring.WaitFull(kv.Before());
+    const KVRing values = kv.Before();
+    storage.v_ring.WaitFull(values);
     stamps.Done(V3Step::kV, j + 1);
-    if (!(p.base.cu_seqlens_k || p.base.seqused_k) || !first_tile) return;
+    if (!first_tile) [[likely]] return;
     const int stale_keys = Uniform(Rows(q).before == 0 ? storage.Plan(q).block.stale_keys : 0);
     if (stale_keys == 0) [[likely]] return;
-    ClearLastRows<VTile>(storage.v[kv.Before().stage()], stale_keys);
+    ClearLastRows<VTile>(storage.v[values.stage()], stale_keys);
     ptx::FenceProxyAsync();
     group.Sync();
   }
@@ -126,7 +126,7 @@ struct ForwardV3Consumer {
       stamps.Done(V3Step::kSkip, --end);
       storage.k_ring.Release(kv);
       storage.v_ring.Release(kv);
-      kv.NextInWarp();
+      kv.Next();
     }
   }
 
@@ -147,12 +147,13 @@ struct ForwardV3Consumer {
   }
 
   // S of tile `next`, and O += P V of tile j + 1, of the work's the first or not, which runs on
-  // under what follows.
+  // under what follows. The operands' places are found once a warp, ahead of what they wait for.
   __device__ __forceinline__ void Products(const QRing& at, int next, int j, bool first) {
-    const Operands operands = Locate(at);
-    ScoreProduct(operands, next);          // S of the next tile
+    const std::uint64_t queries = Queries(at);
+    const KVRing here = kv.InWarp();
+    ScoreProduct(queries, here, next);     // S of the next tile
     WaitValues(j, first);
-    ValueProduct(operands, j, !first);     // O += P V of this one, under its softmax
+    ValueProduct(here.Before(), j, !first);  // O += P V of this one, under its softmax
     group.PassTurn();
     ptx::WgmmaWait<1>();
     ptx::WgmmaHold(S);
@@ -165,7 +166,7 @@ struct ForwardV3Consumer {
     ptx::WgmmaHold(O);
     stamps.Done(V3Step::kO, j + 1);
     storage.v_ring.Release(kv.Before());
-    kv.NextInWarp();
+    kv.Next();
   }
   // Whether some keys are hidden, and where the warp puts rows to be done again.
   __device__ __forceinline__ bool MayRepair() const {
@@ -254,13 +255,14 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
   KeyTiles tiles = Uniform(Rows(q).tiles);
   int j = tiles.end - 1;
   Skip(EndTile<Traits>(p, storage.Plan(q).block), Uniform(Rows(q).before));
-  ScoreProduct(Locate(q), j);            // S = Q K^T
+  const std::uint64_t queries = Queries(q);
+  ScoreProduct(queries, kv.InWarp(), j);  // S = Q K^T
   group.PassTurn();
   ptx::WgmmaWait<0>();
   ptx::WgmmaHold(S);
   stamps.Done(V3Step::kS, j);
   storage.k_ring.Release(kv);
-  kv.NextInWarp();
+  kv.Next();
   if (!kStaged && j == tiles.begin) storage.q_ring.Release(q);
   Scores(q, tiles, j);
   softmax.Update(S);                     // m, P, l
@@ -286,8 +288,7 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
     // The first S of the next work under the last P V of this one.
     const bool first = j + 2 == tiles.end;
     if (first) Settle();
-    QRing at = q;
-    at.NextInWarp();
+    const QRing at = q.After().InWarp();
     storage.q_ring.WaitFull(at);
     stamps.Done(V3Step::kQ, storage.Plan(at).block.work);
     if (Uniform(Rows(at).joins) == 0) break;
@@ -307,7 +308,7 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
     q = at;
   }
   WaitValues(j, j + 2 == tiles.end);
-  ValueProduct(Locate(q), j, j + 2 != tiles.end);
+  ValueProduct(kv.Before().InWarp(), j, j + 2 != tiles.end);
   ptx::WgmmaWait<0>();
   ptx::WgmmaHold(O);
   stamps.Done(V3Step::kO, j + 1);
@@ -320,7 +321,7 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
   if (consumer == Traits::kConsumers - 1) group.PassTurn();
   if (LaneIndex() == 0) LastRepair() = -1;
   __syncwarp();
-  for (; Take(q); q.NextInWarp()) {
+  for (; Take(q); q = q.After().InWarp()) {
     Softmax softmax = Fresh();
     if (Uniform(Rows(q).tiles.begin) < Uniform(Rows(q).tiles.end)) {
       Attend(softmax);
