@@ -3,7 +3,6 @@
 // cancels in P / l. For the accumulators of tile/fragment.cuh, which are wgmma's too.
 #pragma once
 
-#include <cfloat>
 #include <cstdint>
 
 #include "cuda/attention/online_softmax.cuh"
@@ -13,8 +12,6 @@ namespace flashwok::cuda {
 
 template <int kCols>
 struct LazySoftmax {
-  static constexpr float kLowest = -FLT_MAX;
-
   float factor;      // of a score, gives units of log2; above 0
   float row_max[2];  // m, in units of log2; before the first key below all of them
   float row_sum[2];  // l of this thread's columns
