@@ -260,6 +260,8 @@ bool FromC(Check& check, const flashwok_execution* from, CallbackObserver* obser
   to->tile_kv = execution.tile_kv;
   if (execution.kernel != nullptr) to->kernel = execution.kernel;
   to->stream = execution.stream;
+  to->stop = execution.stop;
+  to->stop_data = execution.stop_data;
   if (execution.observer != nullptr) {
     *observer = CallbackObserver(execution.observer, execution.observer_data);
     to->observer = observer;
