@@ -37,7 +37,7 @@ Case LongEnough(const KernelInfo& info) {
   return c;
 }
 
-Status Run(const KernelInfo& info, ProblemData& data, const Execution& execution) {
+Status RunKernel(const KernelInfo& info, ProblemData& data, const Execution& execution) {
   if (info.pass == Pass::kForward) return Forward(data.problem, data.output, execution);
   return Backward(data.problem, data.backward, data.gradients, execution);
 }
@@ -59,19 +59,19 @@ TEST_P(StopTest, EndsTheCall) {
   for (int threads : {1, 3}) {
     execution.num_threads = threads;
     execution.stop = nullptr;
-    ASSERT_TRUE(Run(info, data, execution).ok());
+    ASSERT_TRUE(RunKernel(info, data, execution).ok());
     const std::string want = Written(info, data);
     execution.stop = Ask;
     Stop never{.patience = 1 << 30};
     execution.stop_data = &never;
-    ASSERT_TRUE(Run(info, data, execution).ok());
+    ASSERT_TRUE(RunKernel(info, data, execution).ok());
     EXPECT_EQ(Written(info, data), want);
     EXPECT_FALSE(never.elsewhere);
     ASSERT_GT(never.asked, 0);
     for (int patience : {0, 1}) {
       Stop stop{.patience = patience};
       execution.stop_data = &stop;
-      const Status status = Run(info, data, execution);
+      const Status status = RunKernel(info, data, execution);
       if (threads > 1 && stop.asked <= patience) continue;  // the others had taken every tile
       EXPECT_EQ(status.code(), StatusCode::kCancelled);
       EXPECT_EQ(status.message(), "stopped by the caller");
@@ -79,7 +79,7 @@ TEST_P(StopTest, EndsTheCall) {
     }
     // The next call knows nothing of it.
     execution.stop = nullptr;
-    ASSERT_TRUE(Run(info, data, execution).ok());
+    ASSERT_TRUE(RunKernel(info, data, execution).ok());
     EXPECT_EQ(Written(info, data), want);
   }
 }

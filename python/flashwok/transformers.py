@@ -11,8 +11,10 @@ softcap, which "sdpa" has not, is taken.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
+from . import flash_attn_interface as ours
 from .torch import attention
 
 if TYPE_CHECKING:
@@ -32,6 +34,38 @@ def register(name: str = NAME) -> None:
 
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, sdpa_mask)
+    if name not in _names:
+        _names.add(name)
+        _answer_for_flash_attention()
+
+
+_names: set[str] = set()
+
+
+def _answer_for_flash_attention() -> None:
+    """Gives transformers our flash-attn functions for our names.
+
+    It takes every name with "flash" in it for a flavour of flash-attn, and looks for its package
+    through this one function.
+    """
+    from transformers import modeling_flash_attention_utils as utils
+
+    find = getattr(utils, "_lazy_imports", None)
+    if find is None or getattr(find, "of_flashwok", False):
+        return
+
+    @functools.wraps(find)
+    def find_ours(implementation: str | None, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        if implementation not in _names:
+            found: tuple[Any, ...] = find(implementation, *args, **kwargs)
+            return found
+        functions: list[Any] = [ours.flash_attn_func, ours.flash_attn_varlen_func]
+        if hasattr(utils, "_flash_with_kvcache_fn"):
+            functions.append(ours.flash_attn_with_kvcache)
+        return (*functions, utils._pad_input, utils._unpad_input)
+
+    find_ours.of_flashwok = True  # type: ignore[attr-defined]
+    utils._lazy_imports = find_ours
 
 
 def attention_forward(
@@ -55,7 +89,8 @@ def attention_forward(
         attention_mask: ``[batch, 1 or num_heads, seqlen_q, seqlen_k]``, bool or added; a window is
             in it.
         is_causal: None: what the module says.
-        kwargs: what other implementations take, and this one knows from the mask.
+        kwargs: cu_seq_lens_q and cu_seq_lens_k, int32, of packed sequences in a batch of one that
+            has no mask; and what other implementations take, and this one knows from the mask.
 
     Returns:
         The output ``[batch, seqlen, num_heads, head_dim]``, and None for the attention weights.
@@ -82,13 +117,29 @@ def attention_forward(
         bias = position_bias if bias is None else bias + position_bias
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    packed = kwargs.get("cu_seq_lens_q")
+    if packed is not None and mask is None and bias is None and query.shape[0] == 1:
+        output = attention(
+            q[0],
+            k[0],
+            v[0],
+            causal="bottom_right" if is_causal else "none",
+            softmax_scale=scaling,
+            softcap=softcap or 0.0,
+            window=_window(kwargs.get("sliding_window"), is_causal),
+            cu_seqlens_q=packed,
+            cu_seqlens_k=kwargs.get("cu_seq_lens_k", packed),
+            dropout_p=dropout,
+        )
+        return output[None], None
     # A mask has the causal part in it; a single query is the last one. Queries without a mask are
     # the first ones of the keys.
     causal = is_causal and attention_mask is None and query.shape[2] > 1
     output = attention(
-        query.transpose(1, 2),
-        key.transpose(1, 2),
-        value.transpose(1, 2),
+        q,
+        k,
+        v,
         causal="top_left" if causal else "none",
         softmax_scale=scaling,
         softcap=softcap or 0.0,
@@ -97,3 +148,10 @@ def attention_forward(
         dropout_p=dropout,
     )
     return output, None
+
+
+def _window(sliding_window: int | None, is_causal: bool) -> tuple[int, int]:
+    """A window of so many keys, the row's own among them."""
+    if sliding_window is None:
+        return (-1, -1)
+    return (sliding_window - 1, -1 if is_causal else sliding_window - 1)
