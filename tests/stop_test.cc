@@ -93,7 +93,7 @@ std::vector<KernelInfo> CpuKernels() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, StopTest, ::testing::ValuesIn(CpuKernels()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& row) { return row.param.name; });
 
 TEST(Stop, ThroughC) {
   ProblemData data({.name = "stop"});
