@@ -4,7 +4,7 @@
 
 Standard attention has all n x n scores in memory at once. V1 takes them block by block: a block of
 keys and values is fetched once, every block of queries passes over it, and what a query has so far
-(its output, the largest score m, the sum of exponentials) is corrected whenever a larger score turns up.
+(its output, the largest score, the sum of exponentials) is corrected when a larger score turns up.
 """
 
 import numpy as np
