@@ -114,7 +114,9 @@ def main():
     parser.add_argument("--record", type=pathlib.Path, help="write time, memory and size there")
     options = parser.parse_args()
     raw, seconds = build(options.ccache)
-    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    memory = used.ru_maxrss * 1024
+    load = os.getloadavg()[2]  # of the last 15 minutes: above the cores, others were building too
     wheel = repair(raw)
     size = wheel.stat().st_size
     assert size < LARGEST, f"{wheel.name} has {size} bytes, must have less than {LARGEST}"
@@ -129,6 +131,8 @@ def main():
         "cuda_kernels": kernels.count("cuda"),
         "cpu_kernels": kernels.count("cpu"),
         "build_seconds": round(seconds, 1),
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+        "load_average": round(load, 1),
         "largest_process_bytes": memory,
     }
     if options.record:

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -335,6 +336,14 @@ def test_child_processes(qkv, method):
 @pytest.mark.parametrize("name", ["_attention", "_inspect"])
 def test_the_examples_in_docstrings(name):
     assert doctest.testmod(importlib.import_module(f"flashwok.{name}")).failed == 0
+
+
+@pytest.mark.parametrize("name", ["python.md", "zh/python.md"])
+def test_the_examples_in_the_documents(name):
+    document = Path(__file__).parents[2] / "docs" / name
+    done = doctest.testfile(str(document), module_relative=False)
+    assert done.failed == 0
+    assert done.attempted > 4
 
 
 def test_import_needs_no_framework():
