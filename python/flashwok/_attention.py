@@ -18,6 +18,12 @@ def _seed(dropout_p: float, dropout_seed: int | None) -> int:
     return dropout_seed or 0
 
 
+def _refuse(library: str, **given: int | None) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name}: is {value}, must be left out: {library} decides it")
+
+
 def attention(
     q: Array,
     k: Array,
@@ -141,10 +147,8 @@ def attention(
         "algorithm": algorithm,
     }
     if _arrays.is_torch(q) or _arrays.is_jax(q):
-        for name, value in (("num_threads", num_threads or None), ("stream", stream)):
-            if value is not None:
-                library = "torch" if _arrays.is_torch(q) else "jax"
-                raise ValueError(f"{name}: is {value}, must be left out: {library} decides it")
+        library = "torch" if _arrays.is_torch(q) else "jax"
+        _refuse(library, num_threads=num_threads or None, stream=stream)
         if _arrays.is_torch(q):
             from . import torch as face
         else:
@@ -192,8 +196,8 @@ def attention_backward(
         q, k, v: as given to `attention`, like the options.
         o, lse: as `attention` returned them.
         dlse: the gradient that arrives at lse, if any.
-        return_dbias: also return the gradient of the bias, float32, of its shape; broadcast axes
-            are summed.
+        return_dbias: also return the gradient of the bias, of its shape; broadcast axes are summed.
+            It is float32, in jax of the bias's dtype.
 
     Returns:
         (dq, dk, dv) in the shapes and dtypes of q, k and v, or (dq, dk, dv, dbias).
@@ -213,37 +217,41 @@ def attention_backward(
     """
     if return_dbias and bias is None:
         raise ValueError("return_dbias: is True, must be False without a bias")
-    call = Call(
-        q,
-        k,
-        v,
-        {
-            "causal": causal,
-            "window": window,
-            "softmax_scale": softmax_scale,
-            "softcap": softcap,
-            "bias": bias,
-            "mask": mask,
-            "alibi_slopes": alibi_slopes,
-            "cu_seqlens_q": cu_seqlens_q,
-            "cu_seqlens_k": cu_seqlens_k,
-            "seqused_k": seqused_k,
-            "dropout_p": dropout_p,
-            "dropout_seed": _seed(dropout_p, dropout_seed),
-            "dropout_offset": dropout_offset,
-            "deterministic": deterministic,
-            "algorithm": algorithm,
-            "num_threads": num_threads,
-            "stream": stream,
-        },
-    )
+    tensors = {
+        "bias": bias,
+        "mask": mask,
+        "alibi_slopes": alibi_slopes,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "seqused_k": seqused_k,
+    }
+    options: dict[str, Any] = {
+        "causal": causal,
+        "window": window,
+        "softmax_scale": softmax_scale,
+        "softcap": softcap,
+        "dropout_p": dropout_p,
+        "dropout_seed": _seed(dropout_p, dropout_seed),
+        "dropout_offset": dropout_offset,
+        "deterministic": deterministic,
+        "algorithm": algorithm,
+    }
+    if _arrays.is_jax(q):
+        _refuse("jax", num_threads=num_threads or None, stream=stream)
+        from .jax import _ffi
+
+        given = {"q": q, "k": k, "v": v, **tensors}
+        gradients = _ffi.backward(dout, o, lse, dlse, given, **options)
+        wanted = ["q", "k", "v", "bias"] if return_dbias else ["q", "k", "v"]
+        return tuple(gradients[name] for name in wanted)
+    call = Call(q, k, v, {**tensors, **options, "num_threads": num_threads, "stream": stream})
     names = {"dq": "q", "dk": "k", "dv": "v"}
     results = {result: call.new_like(name) for result, name in names.items()}
     if return_dbias:
         results["dbias"] = call.new_like("bias", "float32")
     inputs = call.views(o=o, lse=lse, dout=dout, dlse=dlse)
     _core.backward(call.tensors, call.options, inputs, call.views(**results), call.run)
-    return tuple(_arrays.returned(q, result) for result in results.values())
+    return tuple(results.values())
 
 
 def merge_states(o_a: Array, lse_a: Array, o_b: Array, lse_b: Array) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ class Array:
         read_only: bool,
         owner: Any,
         name: str,
+        cuda: int = -1,
     ) -> Array: ...
 
 class PlanDict(TypedDict):

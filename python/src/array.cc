@@ -43,6 +43,18 @@ std::string Describe(dlpack::Type type) {
   return type.lanes == 1 ? text : text + " x " + std::to_string(type.lanes);
 }
 
+[[noreturn]] void RefuseType(const std::string& array, const std::string& dtype) {
+  Raise(PyExc_TypeError, array + ": its dtype is " + dtype +
+                             ", must be float32, float16, bfloat16, float8, bool or int32");
+}
+
+DType FromTypeName(const std::string& array, const std::string& dtype) {
+  for (DType known : kAllTypes) {
+    if (dtype == Name(known)) return known;
+  }
+  RefuseType(array, dtype);
+}
+
 // Calls object.__dlpack__ with what it understands of our wishes: older libraries know fewer words.
 nb::object Export(const nb::object& object, nb::object stream) {
   const nb::object method = object.attr("__dlpack__");
@@ -58,12 +70,6 @@ nb::object Export(const nb::object& object, nb::object stream) {
 
 }  // namespace
 
-DType DTypeFromName(const std::string& name) {
-  for (DType dtype : kAllTypes) {
-    if (name == Name(dtype)) return dtype;
-  }
-  Raise(PyExc_TypeError, "dtype: '" + name + "' is none of the library's");
-}
 
 Array Array::FromDlpack(nb::object object, std::string name, std::optional<std::int64_t> stream,
                         const std::string& dtype) {
@@ -111,15 +117,14 @@ void Array::Take(const dlpack::Tensor& from, const std::string& dtype) {
                                 " axes, must have 1 to " + std::to_string(Tensor::kMaxRank));
   }
   if (!dtype.empty()) {
-    tensor_.dtype = DTypeFromName(dtype);
+    tensor_.dtype = FromTypeName(name_, dtype);
     if (from.dtype.bits != 8 * ItemSize(tensor_.dtype) || from.dtype.lanes != 1) {
       Raise(PyExc_TypeError, name_ + ": " + Describe(from.dtype) + " cannot hold " + dtype);
     }
   } else if (const auto known = FromDlpackType(from.dtype)) {
     tensor_.dtype = *known;
   } else {
-    Raise(PyExc_TypeError, name_ + ": its dtype is " + Describe(from.dtype) +
-                               ", must be float32, float16, bfloat16, float8, bool or int32");
+    RefuseType(name_, Describe(from.dtype));
   }
   tensor_.rank = from.rank;
   const bool cuda =
@@ -140,7 +145,7 @@ void Array::Take(const dlpack::Tensor& from, const std::string& dtype) {
 Array Array::FromPointer(std::uintptr_t data, const std::string& dtype,
                          const std::vector<std::int64_t>& shape,
                          const std::vector<std::int64_t>& strides, bool read_only,
-                         nb::object owner, std::string name) {
+                         nb::object owner, std::string name, int cuda) {
   Array array;
   array.name_ = std::move(name);
   array.read_only_ = read_only;
@@ -148,10 +153,11 @@ Array Array::FromPointer(std::uintptr_t data, const std::string& dtype,
   if (shape.size() != strides.size()) {
     Raise(PyExc_ValueError, array.name_ + ": shape and strides differ in length");
   }
-  const DType known = DTypeFromName(dtype);
+  const DType known = FromTypeName(array.name_, dtype);
   std::vector<std::int64_t> extents = shape, steps = strides;
   const dlpack::Tensor view{reinterpret_cast<void*>(data),
-                            {dlpack::kCpu, 0},
+                            cuda < 0 ? dlpack::Device{dlpack::kCpu, 0}
+                                     : dlpack::Device{dlpack::kCuda, cuda},
                             static_cast<std::int32_t>(shape.size()),
                             {dlpack::kUint, static_cast<std::uint8_t>(8 * ItemSize(known)), 1},
                             extents.data(),

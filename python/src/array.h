@@ -22,11 +22,12 @@ class Array {
   // the library hands them over as unsigned integers of their size; empty: what it says.
   static Array FromDlpack(nb::object object, std::string name, std::optional<std::int64_t> stream,
                           const std::string& dtype);
-  // Memory that somebody else keeps alive: `owner`.
+  // Memory that somebody else keeps alive: `owner`. `cuda`: of the device with that index; -1: of
+  // the CPU.
   static Array FromPointer(std::uintptr_t data, const std::string& dtype,
                            const std::vector<std::int64_t>& shape,
                            const std::vector<std::int64_t>& strides, bool read_only,
-                           nb::object owner, std::string name);
+                           nb::object owner, std::string name, int cuda);
 
   Array(Array&& other) noexcept;
   Array(const Array&) = delete;
@@ -48,8 +49,5 @@ class Array {
   dlpack::Versioned* versioned_ = nullptr;
   nb::object owner_;
 };
-
-// "float32", ...; throws TypeError.
-DType DTypeFromName(const std::string& name);
 
 }  // namespace flashwok::python

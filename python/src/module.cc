@@ -187,7 +187,7 @@ NB_MODULE(_core, m) {
       .def_static("from_dlpack", &Array::FromDlpack, "object"_a, "name"_a, "stream"_a = nb::none(),
                   "dtype"_a = "")
       .def_static("from_pointer", &Array::FromPointer, "data"_a, "dtype"_a, "shape"_a, "strides"_a,
-                  "read_only"_a, "owner"_a, "name"_a);
+                  "read_only"_a, "owner"_a, "name"_a, "cuda"_a = -1);
   m.def("forward", &RunForward, "tensors"_a, "options"_a, "outputs"_a, "run"_a, "record"_a = false);
   m.def("backward", &RunBackward, "tensors"_a, "options"_a, "inputs"_a, "gradients"_a, "run"_a,
         "record"_a = false);

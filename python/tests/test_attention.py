@@ -1,5 +1,6 @@
 """flashwok.attention and its companions on numpy arrays."""
 
+import ast
 import doctest
 import importlib
 import multiprocessing
@@ -344,6 +345,27 @@ def test_the_examples_in_the_documents(name):
     done = doctest.testfile(str(document), module_relative=False)
     assert done.failed == 0
     assert done.attempted > 4
+
+
+def test_the_stub_names_what_is_there():
+    stub = Path(flashwok.__file__).parent / "_core.pyi"
+    said = {}
+    for node in ast.parse(stub.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            said[node.name] = [argument.arg for argument in node.args.args]
+        elif isinstance(node, ast.AnnAssign):
+            said[node.target.id] = None
+        elif isinstance(node, ast.ClassDef) and node.name == "Array":
+            said[node.name] = None
+    core = flashwok._core
+    assert set(said) == {name for name in dir(core) if not name.startswith("_")}
+    for name, arguments in said.items():
+        if arguments is None:
+            continue
+        signature = getattr(core, name).__nb_signature__[0][0]
+        inside = signature[signature.index("(") + 1 :]
+        for argument in arguments:
+            assert f"{argument}:" in inside or name == "jax_handler", signature
 
 
 def test_import_needs_no_framework():

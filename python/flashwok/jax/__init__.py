@@ -6,7 +6,6 @@ CUDA. Importing this module registers the handlers and changes nothing else.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -74,40 +73,33 @@ def attention(
     >>> jax.grad(lambda q: flashwok.jax.attention(q, q, q).sum())(q).shape
     (1, 5, 2, 8)
     """
-    if dropout_p and dropout_seed is None:
-        raise ValueError(f"dropout_seed: is None, must be given: dropout_p is {dropout_p}")
-    given = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "bias": bias,
-        "mask": mask,
-        "alibi_slopes": alibi_slopes,
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
-        "seqused_k": seqused_k,
-        "page_table": page_table,
-        "q_descale": q_descale,
-        "k_descale": k_descale,
-        "v_descale": v_descale,
-    }
-    arrays = {name: jnp.asarray(array) for name, array in given.items() if array is not None}
-    head_dim = arrays["q"].shape[-1]
-    if softmax_scale is None:
-        softmax_scale = 1.0 / math.sqrt(head_dim) if head_dim else 1.0
-    options = _ffi.Options(
-        softmax_scale=float(softmax_scale),
-        softcap=float(softcap),
+    options, arrays = _ffi.prepare(
+        {
+            "q": q,
+            "k": k,
+            "v": v,
+            "bias": bias,
+            "mask": mask,
+            "alibi_slopes": alibi_slopes,
+            "cu_seqlens_q": cu_seqlens_q,
+            "cu_seqlens_k": cu_seqlens_k,
+            "seqused_k": seqused_k,
+            "page_table": page_table,
+            "q_descale": q_descale,
+            "k_descale": k_descale,
+            "v_descale": v_descale,
+        },
         causal=causal,
+        window=window,
+        softmax_scale=softmax_scale,
+        softcap=softcap,
+        dropout_p=dropout_p,
+        dropout_seed=dropout_seed,
+        dropout_offset=dropout_offset,
+        num_splits=num_splits,
+        deterministic=deterministic,
+        out_dtype=out_dtype,
         algorithm=algorithm,
-        window_left=int(window[0]),
-        window_right=int(window[1]),
-        dropout_p=float(dropout_p),
-        dropout_seed=int(dropout_seed or 0),
-        dropout_offset=int(dropout_offset),
-        num_splits=int(num_splits),
-        deterministic=int(deterministic),
-        out_dtype=out_dtype or "",
     )
     o, lse = _ffi.attend(options, arrays)
     return (o, lse) if return_lse else o

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -41,6 +42,32 @@ class Options:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         del values["out_dtype"]
         return {name: cast[type(value)](value) for name, value in values.items()}
+
+
+def prepare(given: dict[str, Any], **options: Any) -> tuple[Options, Arrays]:
+    """What `attend` takes, from the arguments of `flashwok.attention`."""
+    dropout_p, seed = options["dropout_p"], options["dropout_seed"]
+    if dropout_p and seed is None:
+        raise ValueError(f"dropout_seed: is None, must be given: dropout_p is {dropout_p}")
+    arrays = {name: jnp.asarray(array) for name, array in given.items() if array is not None}
+    scale, head_dim = options["softmax_scale"], arrays["q"].shape[-1]
+    if scale is None:
+        scale = 1.0 / math.sqrt(head_dim) if head_dim else 1.0
+    window = options["window"]
+    return Options(
+        softmax_scale=float(scale),
+        softcap=float(options["softcap"]),
+        causal=options["causal"],
+        algorithm=options["algorithm"],
+        window_left=int(window[0]),
+        window_right=int(window[1]),
+        dropout_p=float(dropout_p),
+        dropout_seed=int(seed or 0),
+        dropout_offset=int(options["dropout_offset"]),
+        num_splits=int(options["num_splits"]),
+        deterministic=int(options["deterministic"]),
+        out_dtype=options["out_dtype"] or "",
+    ), arrays
 
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
@@ -155,3 +182,13 @@ def _attend_backward(options: Options, residuals: Residuals, cotangents: Any) ->
 
 
 attend.defvjp(_attend_forward, _attend_backward)
+
+
+def backward(
+    dout: Any, o: Any, lse: Any, dlse: Any | None, given: dict[str, Any], **options: Any
+) -> dict[str, jax.Array]:
+    """The gradients by the names of their arrays, for `flashwok.attention_backward`."""
+    made, arrays = prepare(given, **options, num_splits=0, out_dtype=None)
+    dlse = jnp.zeros_like(lse) if dlse is None else dlse
+    (gradients,) = _attend_backward(made, (arrays, o, lse), (dout, dlse))
+    return {name: gradient for name, gradient in gradients.items() if gradient is not None}

@@ -56,10 +56,13 @@ def _make_call(inputs: tuple[Tensor | None, ...], scalars: tuple[Any, ...], seed
     return Call(q, k, v, options | dict(zip(TENSORS, optional, strict=True)))
 
 
+_CORES = os.cpu_count() or 1
+
+
 def _limit_threads(call: Call, backward: bool) -> None:
     """No more threads than PyTorch itself may use."""
     most = torch.get_num_threads()
-    if call.q.device.type == "cpu" and most < (os.cpu_count() or 1):
+    if call.q.device.type == "cpu" and most < _CORES:
         plan = call.plan(backward)
         if plan["ok"]:
             call.run["num_threads"] = min(most, plan["num_threads"])
