@@ -33,8 +33,11 @@ def test_flash_attention_demo():
         np.testing.assert_allclose(demo.flash_attention_v1(q, k, v, block), want, atol=1e-12)
 
 
-def test_train_tiny_gpt(tmp_path):
-    pytest.importorskip("torch")
+def test_train_tiny_gpt(tmp_path, request):
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on a busy machine its threads wait for each other in vain
+    request.addfinalizer(lambda: torch.set_num_threads(threads))
     record = tmp_path / "curves.json"
     words = ["--steps", "20", "--batch", "4", "--context", "64", "--quiet", "--json", str(record)]
     curves, apart = load("train_tiny_gpt").main(words)

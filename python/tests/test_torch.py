@@ -315,6 +315,14 @@ def test_sdpa_cuda_kernels_on_the_cpu():
         sdpa._sdpa_cuda(q, k, v, 0.0, False, True)
 
 
+def test_sdpa_refuses_what_no_kernel_takes(registered):
+    inputs = bhsd(2, 20, 20, 4, 4, 24, dtype=torch.float64)
+    with pytest.raises(TypeError, match="q: its dtype is float64"):
+        F.scaled_dot_product_attention(*inputs)
+    inputs = bhsd(2, 20, 20, 4, 4, 24)  # with dropout PyTorch takes another backend
+    assert counted(lambda: F.scaled_dot_product_attention(*inputs, dropout_p=0.5))[2] == 0
+
+
 def test_sdpa_compiled(registered):
     def model(*inputs):
         return F.scaled_dot_product_attention(*inputs, is_causal=True).square().sum()

@@ -318,10 +318,9 @@ def register(activate: bool = True) -> None:
     """Makes FlashWok the flash attention of `F.scaled_dot_product_attention`.
 
     By PyTorch's registry (`torch.nn.attention.register_flash_attention_impl`) where there is one,
-    otherwise by overriding the operators. Which backend runs stays PyTorch's choice: dropout and a
-    float64 input go elsewhere on the CPU; on CUDA, `sdpa_kernel(SDPBackend.FLASH_ATTENTION)`
-    insists. What it sends here and no kernel takes is refused, as a backward pass on CUDA is so
-    far.
+    otherwise by overriding the operators. Which backend runs stays PyTorch's choice: dropout goes
+    elsewhere on the CPU; on CUDA, `sdpa_kernel(SDPBackend.FLASH_ATTENTION)` insists. What it sends
+    here and no kernel takes is refused, as float64 is, and a backward pass on CUDA so far.
 
     Args:
         activate: False only makes the name known to `activate_flash_attention_impl("flashwok")`.
