@@ -1,4 +1,5 @@
-// Execution::stop: it ends a call of any CPU kernel, at any moment, and one that says no is not felt.
+// Execution::stop: it ends a call of any CPU kernel, at any moment, and one that says no is not
+// felt.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -28,11 +29,8 @@ std::int32_t Ask(void* data) {
 }
 
 Case LongEnough(const KernelInfo& info) {
-  Case c{.name = "stop",
-         .batch = 2,
-         .seqlen_q = 300,
-         .seqlen_k = 300,
-         .causal = Causal::kBottomRight};
+  Case c{
+      .name = "stop", .batch = 2, .seqlen_q = 300, .seqlen_k = 300, .causal = Causal::kBottomRight};
   if (info.dtypes == "bfloat16") c.dtype = DType::kBFloat16;
   return c;
 }

@@ -87,24 +87,23 @@ Problem MakeProblem(nb::dict tensors, nb::dict options) {
                {"k_descale", &p.k_descale},
                {"v_descale", &p.v_descale}},
        false);
-  Fill(options,
-       Setters{{"softmax_scale",
-                [&p](nb::handle value) {
-                  if (!value.is_none()) p.softmax_scale = nb::cast<double>(value);
-                }},
-               {"causal", SetByName("causal", Causal::kTopLeft, p.causal)},
-               {"algorithm", SetByName("algorithm", Algorithm::kV3, p.algorithm)},
-               {"window",
-                [&p](nb::handle value) {
-                  std::tie(p.window_left, p.window_right) =
-                      nb::cast<std::pair<std::int64_t, std::int64_t>>(value);
-                }},
-               {"softcap", Set(p.softcap)},
-               {"dropout_p", Set(p.dropout_p)},
-               {"dropout_seed", Set(p.dropout_seed)},
-               {"dropout_offset", Set(p.dropout_offset)},
-               {"num_splits", Set(p.num_splits)},
-               {"deterministic", Set(p.deterministic)}});
+  Fill(options, Setters{{"softmax_scale",
+                         [&p](nb::handle value) {
+                           if (!value.is_none()) p.softmax_scale = nb::cast<double>(value);
+                         }},
+                        {"causal", SetByName("causal", Causal::kTopLeft, p.causal)},
+                        {"algorithm", SetByName("algorithm", Algorithm::kV3, p.algorithm)},
+                        {"window",
+                         [&p](nb::handle value) {
+                           std::tie(p.window_left, p.window_right) =
+                               nb::cast<std::pair<std::int64_t, std::int64_t>>(value);
+                         }},
+                        {"softcap", Set(p.softcap)},
+                        {"dropout_p", Set(p.dropout_p)},
+                        {"dropout_seed", Set(p.dropout_seed)},
+                        {"dropout_offset", Set(p.dropout_offset)},
+                        {"num_splits", Set(p.num_splits)},
+                        {"deterministic", Set(p.deterministic)}});
   return p;
 }
 

@@ -70,7 +70,6 @@ nb::object Export(const nb::object& object, nb::object stream) {
 
 }  // namespace
 
-
 Array Array::FromDlpack(nb::object object, std::string name, std::optional<std::int64_t> stream,
                         const std::string& dtype) {
   Array array;
@@ -90,19 +89,18 @@ Array Array::FromDlpack(nb::object object, std::string name, std::optional<std::
   const nb::object capsule =
       Export(object, on_cuda && stream.has_value() ? nb::object(nb::int_(*stream)) : nb::none());
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
-    auto* versioned = static_cast<dlpack::Versioned*>(
-        PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    auto* versioned =
+        static_cast<dlpack::Versioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
     if (versioned->major != dlpack::kMajor) {
-      Raise(PyExc_BufferError, array.name_ + ": comes as DLPack " +
-                                   std::to_string(versioned->major) + ", must be 1");
+      Raise(PyExc_BufferError,
+            array.name_ + ": comes as DLPack " + std::to_string(versioned->major) + ", must be 1");
     }
     PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
     array.versioned_ = versioned;
     array.read_only_ = (versioned->flags & (dlpack::kReadOnly | dlpack::kCopied)) != 0;
     array.Take(versioned->tensor, dtype);
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
-    array.managed_ =
-        static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+    array.managed_ = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
     PyCapsule_SetName(capsule.ptr(), "used_dltensor");
     array.Take(array.managed_->tensor, dtype);
   } else {
@@ -127,8 +125,7 @@ void Array::Take(const dlpack::Tensor& from, const std::string& dtype) {
     RefuseType(name_, Describe(from.dtype));
   }
   tensor_.rank = from.rank;
-  const bool cuda =
-      from.device.type == dlpack::kCuda || from.device.type == dlpack::kCudaManaged;
+  const bool cuda = from.device.type == dlpack::kCuda || from.device.type == dlpack::kCudaManaged;
   tensor_.device = {cuda ? DeviceType::kCuda : DeviceType::kCpu, cuda ? from.device.index : 0};
   if (from.data != nullptr) tensor_.data = static_cast<std::byte*>(from.data) + from.byte_offset;
   const bool empty = std::count(from.shape, from.shape + from.rank, 0) > 0;
@@ -144,8 +141,8 @@ void Array::Take(const dlpack::Tensor& from, const std::string& dtype) {
 
 Array Array::FromPointer(std::uintptr_t data, const std::string& dtype,
                          const std::vector<std::int64_t>& shape,
-                         const std::vector<std::int64_t>& strides, bool read_only,
-                         nb::object owner, std::string name, int cuda) {
+                         const std::vector<std::int64_t>& strides, bool read_only, nb::object owner,
+                         std::string name, int cuda) {
   Array array;
   array.name_ = std::move(name);
   array.read_only_ = read_only;
@@ -155,14 +152,14 @@ Array Array::FromPointer(std::uintptr_t data, const std::string& dtype,
   }
   const DType known = FromTypeName(array.name_, dtype);
   std::vector<std::int64_t> extents = shape, steps = strides;
-  const dlpack::Tensor view{reinterpret_cast<void*>(data),
-                            cuda < 0 ? dlpack::Device{dlpack::kCpu, 0}
-                                     : dlpack::Device{dlpack::kCuda, cuda},
-                            static_cast<std::int32_t>(shape.size()),
-                            {dlpack::kUint, static_cast<std::uint8_t>(8 * ItemSize(known)), 1},
-                            extents.data(),
-                            steps.data(),
-                            0};
+  const dlpack::Tensor view{
+      reinterpret_cast<void*>(data),
+      cuda < 0 ? dlpack::Device{dlpack::kCpu, 0} : dlpack::Device{dlpack::kCuda, cuda},
+      static_cast<std::int32_t>(shape.size()),
+      {dlpack::kUint, static_cast<std::uint8_t>(8 * ItemSize(known)), 1},
+      extents.data(),
+      steps.data(),
+      0};
   array.Take(view, dtype);
   return array;
 }

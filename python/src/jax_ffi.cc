@@ -41,8 +41,8 @@ struct Call {
                  {"lse", &input.lse},
                  {"dout", &input.dout},
                  {"dlse", &input.dlse}};
-    results = {{"o", &output.o},      {"lse", &output.lse},   {"dq", &gradients.dq},
-               {"dk", &gradients.dk}, {"dv", &gradients.dv},  {"dbias", &gradients.dbias}};
+    results = {{"o", &output.o},      {"lse", &output.lse},  {"dq", &gradients.dq},
+               {"dk", &gradients.dk}, {"dv", &gradients.dv}, {"dbias", &gradients.dbias}};
   }
 };
 

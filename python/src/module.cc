@@ -204,8 +204,8 @@ NB_MODULE(_core, m) {
   m.attr("event_fields") = Recorder::kFields;
   m.attr("event_kinds") = Names(static_cast<int>(EventKind::kSkip) + 1,
                                 [](int n) { return Name(static_cast<EventKind>(n)); });
-  m.attr("event_tensors") = Names(static_cast<int>(Role::kDLse) + 1,
-                                  [](int n) { return Name(static_cast<Role>(n)); });
+  m.attr("event_tensors") =
+      Names(static_cast<int>(Role::kDLse) + 1, [](int n) { return Name(static_cast<Role>(n)); });
 }
 
 }  // namespace flashwok::python

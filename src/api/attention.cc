@@ -97,8 +97,8 @@ Status Forward(const Problem& problem, const ForwardOutput& output, const Execut
   Workspace workspace;
   if (status.ok()) status = workspace.Provide(choice.plan, execution, &choice.launch.workspace);
   if (status.ok()) {
-    status = UntilStopped(execution,
-                          [&] { choice.kernel->forward(problem, output, choice.launch); });
+    status =
+        UntilStopped(execution, [&] { choice.kernel->forward(problem, output, choice.launch); });
   }
   return status;
 }
