@@ -7,8 +7,8 @@ CUDA_BIN := $(CURDIR)/build/cuda-toolkit/nvidia/cu13/bin
 CUDA_OBJECTS := build/cuda/src/CMakeFiles/flashwok.dir build/cuda/src/CMakeFiles/flashwok_hopper.dir
 CUDA_TABLE := tests/cuda/resources.txt
 
-.PHONY: run test bench support tables lint build packages ci ci-packages asan tsan fuzz \
-        wasm-check neon-check cuda cuda-toolkit cuda-check cuda-resources
+.PHONY: run test bench support tables lint build packages python-packages ci ci-packages asan tsan fuzz \
+        wasm-check neon-check python python-test python-lint wheel cuda cuda-toolkit cuda-check cuda-resources
 
 run: packages
 	cmake --preset $(PRESET) >/dev/null
@@ -42,6 +42,9 @@ build: packages
 packages:
 	@tools/install_packages.sh
 
+python-packages:
+	@tools/install_packages.sh python
+
 # What continuous integration runs; each line alone is a target too.
 ci: ci-packages
 	$(MAKE) lint
@@ -51,6 +54,8 @@ ci: ci-packages
 	$(MAKE) fuzz
 	$(MAKE) wasm-check
 	$(MAKE) neon-check
+	$(MAKE) python-test
+	$(MAKE) wheel
 	$(MAKE) cuda-check
 
 asan:
@@ -71,6 +76,24 @@ wasm-check neon-check: %-check: ci-packages
 	cmake --preset $* >/dev/null
 	cmake --build --preset $*
 	ctest --preset $*
+
+# The Python package, in an environment of its own (build/venv) with all that it works with.
+python: python-packages
+	$$(tools/python_venv.sh) -m pip install -q --no-build-isolation --no-deps \
+	  -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache \
+	  -C cmake.define.CMAKE_CUDA_COMPILER_LAUNCHER=ccache .
+
+python-test: python python-lint
+	$$(tools/python_venv.sh) -m pytest -q
+
+python-lint:
+	$$(tools/python_venv.sh) -m ruff check
+	$$(tools/python_venv.sh) -m ruff format --check
+	$$(tools/python_venv.sh) -m mypy
+
+# A wheel that stands alone, tried where there is no compiler.
+wheel: python-packages
+	$$(tools/python_venv.sh) tools/build_wheel.py --ccache
 
 # The CUDA kernels, with the system's nvcc or, without one, PyPI's.
 cuda: packages cuda-toolkit

@@ -118,6 +118,10 @@ struct Execution {
   std::string kernel;           // registry name of the one kernel to take in its pass; empty: any
   Observer* observer = nullptr;
   void* stream = nullptr;  // CUDA
+  // Asked between tiles by the thread that made the call, on the CPU. Not 0 ends the call with
+  // kCancelled; its results then hold anything. It must not throw.
+  std::int32_t (*stop)(void* stop_data) = nullptr;
+  void* stop_data = nullptr;
 };
 
 // Why a kernel would not run a problem.

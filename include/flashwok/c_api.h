@@ -43,7 +43,8 @@ enum {
   FLASHWOK_STATUS_INVALID_ARGUMENT = 1,  // a value breaks the contract; the message names it
   FLASHWOK_STATUS_UNSUPPORTED = 2,       // valid, but this kernel or device cannot run it
   FLASHWOK_STATUS_OUT_OF_MEMORY = 3,     // needs more memory than allowed or than there is
-  FLASHWOK_STATUS_INTERNAL = 4           // a failure of the system below
+  FLASHWOK_STATUS_INTERNAL = 4,          // a failure of the system below
+  FLASHWOK_STATUS_CANCELLED = 5          // flashwok_execution.stop ended the call
 };
 
 typedef int32_t flashwok_dtype;
@@ -231,6 +232,10 @@ typedef struct flashwok_event {
 // order. `event` lives until it returns. It must return: no exception, no longjmp.
 typedef void (*flashwok_observer)(const flashwok_event* event, void* observer_data);
 
+// Asked between tiles by the thread that made the call, on the CPU. Not 0 ends the call with
+// FLASHWOK_STATUS_CANCELLED; its results then hold anything. It must return, as an observer must.
+typedef int32_t (*flashwok_stop)(void* stop_data);
+
 // How to run it.
 typedef struct flashwok_execution {
   size_t struct_size;
@@ -244,6 +249,8 @@ typedef struct flashwok_execution {
   flashwok_observer observer;  // may be null
   void* observer_data;         // handed to observer
   void* stream;                // CUDA; null on the CPU
+  flashwok_stop stop;          // may be null
+  void* stop_data;             // handed to stop
 } flashwok_execution;
 
 // A kernel that was passed over, and why. Longer texts are cut.

@@ -24,7 +24,8 @@ static_assert(Same<StatusCode>({{StatusCode::kOk, FLASHWOK_STATUS_OK},
                                 {StatusCode::kInvalidArgument, FLASHWOK_STATUS_INVALID_ARGUMENT},
                                 {StatusCode::kUnsupported, FLASHWOK_STATUS_UNSUPPORTED},
                                 {StatusCode::kOutOfMemory, FLASHWOK_STATUS_OUT_OF_MEMORY},
-                                {StatusCode::kInternal, FLASHWOK_STATUS_INTERNAL}}));
+                                {StatusCode::kInternal, FLASHWOK_STATUS_INTERNAL},
+                                {StatusCode::kCancelled, FLASHWOK_STATUS_CANCELLED}}));
 static_assert(Same<DType>({{DType::kFloat32, FLASHWOK_DTYPE_FLOAT32},
                            {DType::kFloat16, FLASHWOK_DTYPE_FLOAT16},
                            {DType::kBFloat16, FLASHWOK_DTYPE_BFLOAT16},
