@@ -5,12 +5,15 @@
         --layers 6 --width 384 --heads 6 --context 512 --batch 64 --json curves.json
 
 Both models start from the same weights and see the same batches, so their loss curves lie on each
-other; what differs is rounding. The text is Python's standard library: every byte is a token.
+other; what differs is rounding. Where FlashWok has no backward pass, one model is trained with
+PyTorch's attention, and its losses on text that it is not trained on are taken with both. The text
+is Python's standard library: every byte is a token.
 """
 
 import argparse
 import json
 import pathlib
+import statistics
 import sysconfig
 import time
 
@@ -33,6 +36,13 @@ def attention_sdpa(q, k, v):
 
 
 ATTENTION = {"flashwok": attention_flashwok, "sdpa": attention_sdpa}
+
+
+def has_backward(options):
+    """Whether FlashWok has gradients for this device and dtype."""
+    dtype = getattr(torch, options.dtype)
+    head = torch.empty(1, 8, 1, options.width // options.heads, dtype=dtype, device=options.device)
+    return flashwok.plan(head, head, head, causal="bottom_right", backward=True).ok
 
 
 class Block(nn.Module):
@@ -73,36 +83,97 @@ def text():
     return torch.frombuffer(bytearray(sources), dtype=torch.uint8)
 
 
-def train(name, options, data):
-    """The losses, one a step, and tokens per second without the first tenth of the steps."""
+def make_model(name, options):
     torch.manual_seed(options.seed)
     sizes = (options.layers, options.width, options.heads, options.context)
-    model = TinyGpt(*sizes, ATTENTION[name]).to(options.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate)
-    draw = torch.Generator().manual_seed(options.seed)
+    return TinyGpt(*sizes, ATTENTION[name]).to(options.device)
+
+
+def losses_of(model, data, options, draw):
+    """The loss of each batch that is drawn, without end."""
     span = torch.arange(options.context + 1)
     dtype = getattr(torch, options.dtype)
-    losses, warm, start = [], options.steps // 10, 0.0
-    for step in range(options.steps):
-        if step == warm:
-            synchronize(options.device)
-            start = time.perf_counter()
+    while True:
         first = torch.randint(len(data) - options.context - 1, (options.batch, 1), generator=draw)
         batch = data[first + span].long().to(options.device)
         with torch.autocast(options.device, dtype, enabled=dtype != torch.float32):
             logits = model(batch[:, :-1])
-        loss = F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+        yield F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+
+
+def train(model, options, data, each_step):
+    """One optimizer's step a batch; `each_step` is called with its number and loss."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate)
+    losses = losses_of(model, data, options, torch.Generator().manual_seed(options.seed))
+    for step, loss in zip(range(options.steps), losses, strict=False):
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        losses.append(loss.detach())
-        if options.verbose and step % max(1, options.steps // 10) == 0:
-            print(f"{name:>9} step {step:4} loss {loss.item():.3f}", flush=True)
+        each_step(step, loss.detach())
+
+
+def train_both(options, data):
+    """A model for each: {name: losses, one a step}, {name: tokens per second}."""
+    curves, speeds = {}, {}
+    warm = options.steps // 10  # whose time does not count
+    for name in ATTENTION:
+        losses, start = [], 0.0
+
+        def note(step, loss, name=name, losses=losses):
+            nonlocal start
+            losses.append(loss)
+            tell(name, step, loss, options)
+            if step + 1 == warm or step == warm == 0:
+                synchronize(options.device)
+                start = time.perf_counter()
+
+        train(make_model(name, options), options, data, note)
+        synchronize(options.device)
+        tokens = (options.steps - max(warm, 1)) * options.batch * options.context
+        speeds[name] = tokens / (time.perf_counter() - start)
+        curves[name] = torch.stack(losses).tolist()
+    return curves, speeds
+
+
+@torch.no_grad()
+def evaluate(model, name, options, data):
+    """(mean loss, tokens per second) with this attention in the model's blocks."""
+    before = [block.attention for block in model.blocks]
+    for block in model.blocks:
+        block.attention = ATTENTION[name]
+    losses = losses_of(model, data, options, torch.Generator().manual_seed(options.seed))
+    next(losses)  # kernels are loaded
     synchronize(options.device)
+    start = time.perf_counter()
+    found = torch.stack([next(losses) for _ in range(options.evaluations)]).mean().item()
     seconds = time.perf_counter() - start
-    tokens = (options.steps - warm) * options.batch * options.context
-    return torch.stack(losses).tolist(), tokens / seconds
+    for block, attention in zip(model.blocks, before, strict=True):
+        block.attention = attention
+    return found, options.evaluations * options.batch * options.context / seconds
+
+
+def train_one(options, data):
+    """One model, trained with PyTorch's: the same pair, of its losses on held-out text."""
+    held_out, data = data[: len(data) // 10], data[len(data) // 10 :]
+    curves, speeds = ({name: [] for name in ATTENTION} for _ in range(2))
+    model = make_model("sdpa", options)
+
+    def note(step, loss):
+        tell("sdpa", step, loss, options)
+        if step % max(1, options.steps // options.points) == 0 or step + 1 == options.steps:
+            for name in ATTENTION:
+                loss, speed = evaluate(model, name, options, held_out)
+                curves[name].append(loss)
+                speeds[name].append(speed)
+
+    train(model, options, data, note)
+    return curves, {name: statistics.median(found) for name, found in speeds.items()}
+
+
+def tell(name, step, loss, options):
+    if options.verbose and step % max(1, options.steps // 10) == 0:
+        print(f"{name:>9} step {step:4} loss {loss.item():.3f}", flush=True)
 
 
 def synchronize(device):
@@ -126,8 +197,11 @@ def parse(arguments=None):
         "context": 128,
         "batch": 8,
         "seed": 1,
+        "points": 20,
+        "evaluations": 8,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--evaluate", action="store_true", help="train with PyTorch's alone")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate")
     parser.add_argument("--json", type=pathlib.Path, help="write both curves there")
     parser.add_argument("--quiet", dest="verbose", action="store_false")
@@ -137,10 +211,9 @@ def parse(arguments=None):
 def main(arguments=None):
     options = parse(arguments)
     data = text()
-    curves, speeds = {}, {}
-    for name in ATTENTION:
-        curves[name], speeds[name] = train(name, options, data)
-    width = max(1, options.steps // 10)
+    evaluated = options.evaluate or not has_backward(options)
+    curves, speeds = (train_one if evaluated else train_both)(options, data)
+    width = 1 if evaluated else max(1, options.steps // 10)
     ends = {name: smooth(losses, width) for name, losses in curves.items()}
     apart = (ends["flashwok"] - ends["sdpa"]).abs().max().item()
     for name in ATTENTION:
@@ -152,6 +225,7 @@ def main(arguments=None):
             "options": {name: str(value) for name, value in vars(options).items()},
             "versions": {"flashwok": flashwok.__version__, "torch": torch.__version__},
             "bytes_of_text": len(data),
+            "losses_of": "evaluation of one model" if evaluated else "training of each",
             "tokens_per_second": speeds,
             "losses": curves,
             "max_distance": apart,

@@ -163,6 +163,12 @@ FLASHWOK_EXPORT Status ForwardBackward(const Problem& problem, const ForwardOutp
 FLASHWOK_EXPORT Status MergeStates(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b,
                                    const Tensor& lse_b, const Tensor& o, const Tensor& lse);
 
+// float8 and its scale, one a batch and key head: x = values * descale, up to rounding. The largest
+// finite magnitude of a scale's heads becomes the largest of the dtype. On the CPU. x: float32,
+// float16 or bfloat16 [batch, seqlen, num_heads, head_dim]; values: float8 of that shape; descale:
+// float32 [batch, num_heads_kv], as Problem takes it.
+FLASHWOK_EXPORT Status QuantizeFloat8(const Tensor& x, const Tensor& values, const Tensor& descale);
+
 // One kernel of the registry.
 struct KernelInfo {
   std::string name;

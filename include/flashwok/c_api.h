@@ -337,6 +337,14 @@ FLASHWOK_EXPORT flashwok_status flashwok_merge_states(
     const flashwok_tensor* lse_b, const flashwok_tensor* o, const flashwok_tensor* lse,
     char* message, size_t message_size);
 
+// float8 values and their scale, one a batch and key head: x = values * descale, up to rounding. On
+// the CPU. x: float32, float16 or bfloat16 [batch, seqlen, num_heads, head_dim]; values: float8 of
+// that shape; descale: float32 [batch, num_heads_kv].
+FLASHWOK_EXPORT flashwok_status flashwok_quantize_float8(const flashwok_tensor* x,
+                                                         const flashwok_tensor* values,
+                                                         const flashwok_tensor* descale,
+                                                         char* message, size_t message_size);
+
 // The kernels, in the order of preference, and the instruction sets that the CPU kernels can use
 // here, best first. An index from the count on is refused. The counts are 0 when memory runs out.
 FLASHWOK_EXPORT size_t flashwok_num_kernels(void);

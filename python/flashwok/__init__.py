@@ -2,12 +2,12 @@
 
 `attention` takes arrays of numpy, torch, jax, cupy or the array API. Beside it:
 `flashwok.torch`, operators and scaled_dot_product_attention; `flashwok.transformers`, an attention
-implementation for models; `flashwok.jax`; `flashwok.flash_attn_interface` and
-`flashwok.flash_attn_3_interface`, the names and arguments of flash-attn 2 and 3. None of them is
-imported, and none activated, by importing flashwok.
+implementation for models; `flashwok.vllm`, an attention backend; `flashwok.jax`;
+`flashwok.flash_attn_interface` and `flashwok.flash_attn_3_interface`, the names and arguments of
+flash-attn 2 and 3. None of them is imported, and none activated, by importing flashwok.
 """
 
-from ._attention import attention, attention_backward, merge_states
+from ._attention import attention, attention_backward, merge_states, quantize_fp8
 from ._core import version as __version__
 from ._inspect import Comparison, Measured, Plan, Trace, compare, info, plan, trace
 
@@ -23,5 +23,6 @@ __all__ = [
     "info",
     "merge_states",
     "plan",
+    "quantize_fp8",
     "trace",
 ]

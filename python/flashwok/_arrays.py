@@ -90,7 +90,7 @@ def empty(like: Array, shape: Sequence[int], dtype: str | None = None) -> Array:
         import numpy
 
         if library_name in _AS_INTEGERS:
-            import ml_dtypes  # the input is one of its types
+            import ml_dtypes  # numpy itself has none of them
 
             return numpy.empty(shape, getattr(ml_dtypes, library_name))
         return numpy.empty(shape, library_name or like.dtype)

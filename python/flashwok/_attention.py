@@ -1,4 +1,4 @@
-"""Attention of any array library: `attention`, `attention_backward`, `merge_states`."""
+"""Attention of any array library: `attention` and its companions."""
 
 from __future__ import annotations
 
@@ -287,3 +287,45 @@ def merge_states(o_a: Array, lse_a: Array, o_b: Array, lse_b: Array) -> tuple[Ar
     views = {name: _arrays.view(array, name, stream) for name, array in given.items()}
     _core.merge_states(**views)
     return _arrays.returned(o_a, o), _arrays.returned(o_a, lse)
+
+
+def quantize_fp8(
+    x: Array, *, num_heads_kv: int | None = None, dtype: str = "float8_e4m3fn"
+) -> tuple[Array, Array]:
+    """float8 values and their descale: x = values * descale, up to rounding. On the CPU.
+
+    Each batch and key head has one scale, which makes the largest finite magnitude of its heads the
+    largest of the dtype.
+
+    Args:
+        x: ``[batch, seqlen, num_heads, head_dim]``, float32, float16 or bfloat16.
+        num_heads_kv: heads of k and v, where x is q; None: as many as x has.
+        dtype: ``"float8_e4m3fn"`` or ``"float8_e5m2"``.
+
+    Returns:
+        (values of x's shape, descale float32 ``[batch, num_heads_kv]``), for `attention` with
+        q_descale, k_descale or v_descale.
+
+    Raises:
+        ValueError: num_heads_kv that does not divide the heads of x, and the like.
+        NotImplementedError: x is not on the CPU.
+        ImportError: numpy's arrays need ml_dtypes for float8.
+
+    Source: `QuantizeFloat8` in ``include/flashwok/attention.h``.
+
+    >>> import numpy as np
+    >>> import flashwok
+    >>> q = np.random.default_rng(0).standard_normal((1, 5, 4, 8), dtype=np.float32)
+    >>> values, descale = flashwok.quantize_fp8(q, num_heads_kv=2)
+    >>> values.dtype.name, descale.shape
+    ('float8_e4m3fn', (1, 2))
+    """
+    heads = num_heads_kv
+    if heads is None:
+        heads = x.shape[2] if len(x.shape) > 2 else 1
+    values = _arrays.empty(x, x.shape, dtype)
+    descale = _arrays.empty(x, (x.shape[0], heads), "float32")
+    stream = _arrays.current_stream(x)
+    given = {"x": x, "values": values, "descale": descale}
+    _core.quantize_float8(**{name: _arrays.view(a, name, stream) for name, a in given.items()})
+    return _arrays.returned(x, values), _arrays.returned(x, descale)

@@ -149,6 +149,17 @@ void Merge(const Array& o_a, const Array& lse_a, const Array& o_b, const Array& 
   Require(status);
 }
 
+void Quantize(const Array& x, const Array& values, const Array& descale) {
+  const Tensor& to_values = values.writable();
+  const Tensor& to_descale = descale.writable();
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = QuantizeFloat8(x.tensor(), to_values, to_descale);
+  }
+  Require(status);
+}
+
 nb::list KernelList() {
   nb::list kernels;
   for (const KernelInfo& info : Kernels()) {
@@ -195,6 +206,7 @@ NB_MODULE(_core, m) {
   m.def("model_bytes", &ModelBytes, "tensors"_a, "options"_a, "outputs"_a, "run"_a);
   m.def("reference", &Reference, "tensors"_a, "options"_a);
   m.def("merge_states", &Merge, "o_a"_a, "lse_a"_a, "o_b"_a, "lse_b"_a, "o"_a, "lse"_a);
+  m.def("quantize_float8", &Quantize, "x"_a, "values"_a, "descale"_a);
   m.def("kernels", &KernelList);
   m.def("cpu_targets", &CpuTargets);
   m.def("cuda_devices", &DeviceList);

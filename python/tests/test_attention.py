@@ -162,6 +162,29 @@ def test_narrow_types_of_ml_dtypes(qkv, name):
             flashwok.attention(q, k, v, algorithm="v1")
 
 
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_quantized(qkv, name):
+    pytest.importorskip("ml_dtypes")
+    arrays = [x * scale for x, scale in zip(qkv(), (30, 0.01, 5), strict=True)]
+    parts = [flashwok.quantize_fp8(x, num_heads_kv=2, dtype=name) for x in arrays]
+    wide = []
+    for x, (values, descale) in zip(arrays, parts, strict=True):
+        assert values.dtype.name == name
+        factors = np.repeat(descale, x.shape[2] // 2, axis=1)[:, None, :, None]
+        wide.append(values.astype(np.float32) * factors)
+        largest = np.abs(x).max()
+        np.testing.assert_allclose(wide[-1], x, rtol=0.13, atol=largest * 1e-3)
+        assert np.abs(wide[-1]).max() == pytest.approx(largest, rel=1e-6)
+    names = ("q_descale", "k_descale", "v_descale")
+    descales = dict(zip(names, (descale for _, descale in parts), strict=True))
+    o = flashwok.attention(*(values for values, _ in parts), out_dtype="float32", **descales)
+    np.testing.assert_allclose(o, exact(*wide)[0], atol=1e-4)
+    with pytest.raises(ValueError, match="descale: num_heads_kv is 3, must divide"):
+        flashwok.quantize_fp8(arrays[0], num_heads_kv=3)
+    with pytest.raises(ValueError, match="x: rank is 3"):
+        flashwok.quantize_fp8(arrays[0][0])
+
+
 def test_dropout_needs_its_seed_and_keeps_to_it(qkv):
     q, k, v = qkv()
     with pytest.raises(ValueError, match="dropout_seed: is None"):

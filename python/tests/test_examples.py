@@ -49,6 +49,17 @@ def test_train_tiny_gpt(tmp_path, request):
     assert record.exists()
 
 
+def test_evaluate_tiny_gpt(tmp_path):
+    """What a device without a backward pass does: one model, trained with PyTorch's attention."""
+    pytest.importorskip("torch")
+    words = ["--steps", "12", "--batch", "4", "--context", "64", "--evaluate", "--points", "3"]
+    words += ["--evaluations", "2", "--quiet", "--json", str(tmp_path / "curves.json")]
+    curves, apart = load("train_tiny_gpt").main(words)
+    assert [len(losses) for losses in curves.values()] == [4, 4]
+    assert apart < 1e-4  # the same weights
+    assert curves["flashwok"][-1] < 0.9 * curves["flashwok"][0]
+
+
 def test_the_command_line_is_the_programs():
     def said(*words):
         return subprocess.run(

@@ -245,6 +245,19 @@ flashwok_status flashwok_merge_states(const flashwok_tensor* o_a, const flashwok
   });
 }
 
+flashwok_status flashwok_quantize_float8(const flashwok_tensor* x, const flashwok_tensor* values,
+                                         const flashwok_tensor* descale, char* message,
+                                         size_t message_size) {
+  return Guard({message, message_size}, [&](Check& check) -> Status {
+    Tensor from, to, scale;
+    if (!FromC(check, "x", x, &from) || !FromC(check, "values", values, &to) ||
+        !FromC(check, "descale", descale, &scale)) {
+      return {};
+    }
+    return QuantizeFloat8(from, to, scale);
+  });
+}
+
 size_t flashwok_num_kernels(void) { return Count(Kernels); }
 
 flashwok_status flashwok_get_kernel(size_t index, flashwok_kernel_info* info, char* message,
