@@ -103,7 +103,8 @@ TEST_P(Quantize, AnyStridesAndTheCFace) {
     turned[static_cast<std::size_t>(b * from.strides[0] + i * from.strides[1] +
                                     h * from.strides[2] + c)] = x[static_cast<std::size_t>(n)];
   }
-  const flashwok_tensor c_x = Plain(from), c_values = Plain(got.to), c_scale = Plain(got.scale);
+  const flashwok_tensor c_x = test::Plain(from), c_values = test::Plain(got.to),
+                        c_scale = test::Plain(got.scale);
   EXPECT_EQ(flashwok_quantize_float8(&c_x, &c_values, &c_scale, nullptr, 0), FLASHWOK_STATUS_OK);
   EXPECT_EQ(got.values, want.values);
   EXPECT_EQ(got.descale, want.descale);

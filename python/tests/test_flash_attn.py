@@ -268,6 +268,96 @@ def test_what_is_not_taken_is_refused_by_name():
         fa2.flash_attn_with_kvcache(q, k, v, q, q)
 
 
+# A value of each option that is not its default.
+OPTIONS = {
+    "dropout_p": 0.25,
+    "softmax_scale": 0.7,
+    "causal": True,
+    "window_size": (3, 1),
+    "softcap": 2.0,
+    "alibi_slopes": torch.tensor([0.5, 0.25]),
+    "deterministic": True,
+    "return_attn_probs": True,
+    "return_softmax_lse": True,
+    "num_splits": 3,
+    "num_heads_q": 1,
+    "attention_chunk": 4,
+    "pack_gqa": True,
+    "sm_margin": 2,
+    "rotary_interleaved": False,
+    "cache_seqlens": 5,
+    "out_dtype": torch.float64,
+}
+TENSORS = ("qv", "block_table", "page_table", "seqused_q", "seqused_k", "q_descale", "k_descale")
+TENSORS += ("v_descale", "cache_leftpad", "cache_batch_idx", "cu_seqlens_k_new", "rotary_seqlens")
+TENSORS += ("scheduler_metadata",)
+# Bounds, which are checked; and what only has a meaning together with others: test_kvcache.
+APART = {
+    "max_seqlen_q",
+    "max_seqlen_k",
+    "k",
+    "v",
+    "rotary_cos",
+    "rotary_sin",
+    "cu_seqlens_q",
+    "out",
+}
+NEEDED = {
+    "qkv": torch.randn(1, 6, 3, 2, 8),
+    "kv": torch.randn(1, 6, 2, 2, 8),
+    "out_partial": torch.randn(2, 1, 6, 2, 8),
+    "lse_partial": torch.randn(2, 1, 6, 2),
+    "cu_seqlens": torch.tensor([0, 6], dtype=torch.int32),
+    "max_seqlen": 6,
+    "k_cache": torch.randn(1, 20, 2, 8),
+    "v_cache": torch.randn(1, 20, 2, 8),
+} | {name: torch.randn(1, 6, 2, 8) for name in ("q", "k", "v")}
+
+
+@pytest.mark.parametrize(("face", "name"), EACH)
+def test_no_option_is_ignored(face, name, monkeypatch):
+    """Each reaches the call, or changes what comes back, or is refused by its name."""
+    function = getattr(face, name)
+    parameters = inspect.signature(function).parameters
+    needed = {}
+    for word, parameter in parameters.items():
+        if parameter.default is parameter.empty:
+            value = NEEDED[word.removesuffix("_q").removesuffix("_k") if "seqlen" in word else word]
+            packed = "varlen" in name and isinstance(value, torch.Tensor) and "seqlen" not in word
+            needed[word] = value[0] if packed else value
+    if "rotary" in "".join(parameters):  # so that all of them have a meaning
+        angles = torch.rand(20, 4)
+        needed |= {"k": NEEDED["k"], "v": NEEDED["v"], "cache_seqlens": 0}
+        needed |= {"rotary_cos": angles.cos(), "rotary_sin": angles.sin()}
+    seen = []
+
+    def spy(*tensors, **options):
+        seen.append((tensors, options))
+        q = tensors[0]
+        lse = torch.zeros(q.shape[-2], *q.shape[:-2]) if q.dim() == 3 else q[..., 0].mT
+        return torch.zeros_like(q), lse
+
+    monkeypatch.setattr("flashwok._flash_attn._attention", spy)
+
+    def outcome(**options):
+        seen.clear()
+        copies = {n: x.clone() if isinstance(x, torch.Tensor) else x for n, x in needed.items()}
+        returned = function(**(copies | options))
+        return repr((seen, returned))
+
+    plain = outcome()
+    for word, parameter in parameters.items():
+        if parameter.default is parameter.empty or word in APART:
+            continue
+        shape = (1,) if word == "cache_batch_idx" else (1, 1)
+        value = torch.zeros(shape, dtype=torch.int32) if word in TENSORS else OPTIONS[word]
+        try:
+            changed = outcome(**{word: value}) != plain
+        except NotImplementedError as error:
+            changed = str(error).startswith(f"{word}: is ")
+        assert changed, word
+
+
 def test_compiled():
     inputs = make(2, 16, 16)
     compiled = torch.compile(fa2.flash_attn_func, fullgraph=True, backend="aot_eager")
