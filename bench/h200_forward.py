@@ -27,9 +27,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = "bench/h200_forward.py"
 METHOD = (
     "median of {rounds} rounds, each the median of as many launches as fill 30 ms after 10 ms of "
-    "warm-up, caches flushed before each launch; ours and the peers in turn in one process, in drawn "
-    "orders, a rest of 0.1 s before each; random "
-    "normal inputs; useful FLOPs; max_error and rmse against float32 on one head"
+    "warm-up, caches flushed before each launch; ours and the peers in turn in one process, in "
+    "drawn orders, a rest of 0.1 s before each; random normal inputs; useful FLOPs; max_error and "
+    "rmse against float32 on one head"
 )
 OURS = ("v3", "v2", "v1", "standard")
 KEY = ("case", "algorithm", "head_dim", "causal", "seqlen_q")

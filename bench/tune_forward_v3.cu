@@ -1,6 +1,9 @@
 // Times configurations of forward V3: for choosing the rows of cuda/config/forward_v3.h. See
 // tune_forward.h.
 //
+//   nvcc -std=c++20 -O3 --expt-relaxed-constexpr -arch=sm_90a -Isrc -Iinclude -Ibench
+//        -Ibuild/cuda/generated bench/tune_forward_v3.cu
+//        src/cuda/{forward_params,forward_v3_setup,driver,device}.cc -o tune_forward_v3
 //   tune_forward_v3 [SEQLEN ...]
 #include "cuda/driver.h"
 #include "cuda/forward_v3_setup.h"

@@ -14,6 +14,7 @@
 #include "reference/plain.h"
 #include "reference/reference.h"
 #include "tests/problem_data.h"
+#include "tests/tolerance.h"
 
 namespace flashwok::test {
 namespace {
@@ -63,8 +64,7 @@ TEST_P(EveryCase, PlainComputationIsNearTheOracle) {
   const Case& c = GetParam();
   const ProblemData data(c);
   SCOPED_TRACE(data.Describe());
-  // Scores in the thousands leave a plain computation only a few of its digits.
-  const double tolerance = c.magnitude > 5.0 ? 10.0 : Tolerance(c.dtype);
+  const double tolerance = Tolerance(c.dtype) * ScoreSize(c);
   const reference::ForwardResult exact = reference::Forward(data.problem);
   const reference::ForwardResult plain = reference::PlainForward(data.problem);
   ExpectNear("o", plain.o, exact.o, tolerance);

@@ -55,6 +55,8 @@ class ProblemData {
   Gradients gradients;
   Tensor row_max, row_sum;  // for V1, where a test wants them
 
+  const Case& test_case() const { return case_; }
+
   // For the message of a failure: how to run this case again.
   std::string Describe() const {
     return "case " + case_.name + ", FLASHWOK_TEST_SEED=" + std::to_string(seed_);

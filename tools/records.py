@@ -9,7 +9,7 @@ RESULTS = "bench/results"
 COMPARE = "bench/results/compare.txt"
 SUPPORT = "docs/support.json"
 COMPARE_ARGUMENTS = "compare --input examples/data/minilm_layer0.safetensors --backward"
-OF_BUILDS = ("wheel_cpu",)  # records that measure no kernel: tools/build_wheel.py
+OF_PYTHON = ("wheel_cpu", "h200_python")  # records of the package, in forms of their own
 KERNEL_KEYS = ("name", "pass", "algorithm", "device", "dtypes", "requirement")
 
 
@@ -22,22 +22,25 @@ def require(condition, message):
         raise Breach(message)
 
 
-# The files of each program that writes records. Where a record names none: the first.
+# The files of each program that writes records, and the folder with kernels that it does not run.
+# Where a record names none: the first.
 PROGRAMS = {
-    "flashwok bench": "cli/lib/**/bench*",
-    "bench/h200_forward.py": "bench/*.py",
+    "flashwok bench": ("cli/lib/**/bench*", "src/cuda/"),
+    "bench/h200_forward.py": ("bench/*.py", "src/cpu/"),
 }
 
 
 def sources_sha256(root, program="flashwok bench"):
     """Over src/, include/ and the program's files, as cli/lib/sha256.h says it for the first."""
+    files, not_run = PROGRAMS[program]
     paths = []
-    for pattern in ("include/**/*", "src/**/*", PROGRAMS[program]):
+    for pattern in ("include/**/*", "src/**/*", files):
         paths += [path for path in root.glob(pattern) if path.is_file()]
     digest = hashlib.sha256()
-    names = {path.relative_to(root).as_posix().encode(): path for path in paths}
-    for name, path in sorted(names.items()):
-        digest.update(name + b"\0" + path.read_bytes() + b"\0")
+    names = {path.relative_to(root).as_posix(): path for path in paths}
+    for name in sorted(names.keys(), key=str.encode):
+        if not name.startswith(not_run):
+            digest.update(name.encode() + b"\0" + names[name].read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -73,7 +76,7 @@ def states(root):
     """A line for each record: whether it measured the sources of this tree."""
     found = {}
     for file in sorted((root / RESULTS).glob("*.json")):
-        if file.stem in OF_BUILDS:
+        if file.stem in OF_PYTHON:
             continue
         found[f"{RESULTS}/{file.name}"] = read_bench(root, file.stem)
     compare = read_compare(root)

@@ -96,10 +96,11 @@ std::string SourcesSha256(const std::string& root) {
     std::error_code error;
     for (fs::recursive_directory_iterator entry(fs::path(root) / folder, error), end;
          !error && entry != end; entry.increment(error)) {
-      const bool measured = std::string_view(folder) != "cli/lib" ||
-                            entry->path().stem().string().starts_with("bench");
-      if (!entry->is_regular_file() || !measured) continue;
-      paths.push_back(entry->path().lexically_relative(root).generic_string());
+      const std::string path = entry->path().lexically_relative(root).generic_string();
+      const bool measured = std::string_view(folder) == "cli/lib"
+                                ? entry->path().stem().string().starts_with("bench")
+                                : !path.starts_with("src/cuda/");
+      if (entry->is_regular_file() && measured) paths.push_back(path);
     }
     if (error) return {};
   }

@@ -23,8 +23,9 @@ class Sha256 {
   std::uint64_t length_ = 0;
 };
 
-// Over every file below src/, include/ and cli/lib/bench* of the tree `root`, sorted by path: the
-// path relative to root, a zero byte, the content, a zero byte. Empty when root is no such tree.
+// Over every file below src/ but src/cuda/, below include/, and cli/lib/bench* of the tree `root`,
+// sorted by path: the path relative to root, a zero byte, the content, a zero byte. Empty when root
+// is no such tree.
 std::string SourcesSha256(const std::string& root);
 
 }  // namespace flashwok::cli

@@ -67,7 +67,8 @@ Status ForwardV1(const Problem& problem, const ForwardOutput& output, const Laun
     params.row_sum.data = row_max + Rows(layout);
   }
   const auto launcher = kForwardV1Launchers[static_cast<std::size_t>(Row(layout))];
-  return FromCuda(launcher(problem.q.dtype, params, static_cast<cudaStream_t>(launch.stream)), "cuda_forward_v1");
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  return FromCuda(launcher(problem.q.dtype, params, stream), "cuda_forward_v1");
 }
 
 }  // namespace flashwok::cuda

@@ -4,8 +4,8 @@
 
 #include "common/tile_range.h"
 #include "cuda/check.h"
-#include "cuda/device.h"
 #include "cuda/config/forward_v2.h"
+#include "cuda/device.h"
 #include "cuda/forward_params.h"
 #include "cuda/instances/forward_v2.h"
 #include "cuda/kernels.h"

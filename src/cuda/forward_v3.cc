@@ -30,8 +30,8 @@ Status ForwardV3(const Problem& problem, const ForwardOutput& output, const Laun
                           EncodeWithDriver, &params);
   if (!status.ok() || params.schedule.total() == 0) return status;
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const auto blocks = static_cast<int>(
-      std::min(params.schedule.total(), static_cast<std::uint32_t>(Multiprocessors(problem.q.device.index))));
+  const auto most = static_cast<std::uint32_t>(Multiprocessors(problem.q.device.index));
+  const auto blocks = static_cast<int>(std::min(params.schedule.total(), most));
   return FromCuda(kForwardV3Launchers[ForwardV3RowOf(layout)](problem.q.dtype, params, blocks, stream),
                   "cuda_forward_v3");
 }

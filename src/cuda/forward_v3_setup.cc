@@ -73,8 +73,8 @@ Status Encode(const Tensor& tensor, int rows, int cols, EncodeTensorMap encode,
 
 // The lengths of varlen sequences are on the device: they count as long ones.
 int ForwardV3RowOf(const Layout& layout) {
-  return ForwardV3Row(layout.head_dim, layout.head_dim_v,
-                      Varlen(layout) ? INT64_MAX : layout.total_k, ForwardV3Hides(layout.problem()));
+  const std::int64_t keys = Varlen(layout) ? INT64_MAX : layout.total_k;
+  return ForwardV3Row(layout.head_dim, layout.head_dim_v, keys, ForwardV3Hides(layout.problem()));
 }
 
 ForwardV3Config ForwardV3ConfigOf(const Layout& layout) {

@@ -44,7 +44,7 @@ TEST_P(CudaCaseTest, MatchesOracle) {
       ASSERT_NO_THROW(device.Run(kernel));
       ++runs;
       const DType dtype = data.problem.q.dtype;
-      const double scores = kernel.algorithm == Algorithm::kStandard ? ScoreFloor(dtype) : 0.0;
+      const double scores = kernel.algorithm == Algorithm::kStandard ? ScoreFloor(GetParam()) : 0.0;
       ExpectClose("o", data.output.o, want.o, plain.o, scores + Floor(dtype));
       ExpectClose("lse", data.output.lse, want.lse, plain.lse, scores + 2e-6);
       EXPECT_EQ(data.GuardError(), "");

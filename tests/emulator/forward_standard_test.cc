@@ -101,7 +101,7 @@ TEST_P(ForwardStandardTest, MatchesOracle) {
     SCOPED_TRACE("threads " + std::to_string(threads));
     CheckForward(
         data, [&](const emulator::Options& options) { RunHalf(data, threads, options); },
-        ScoreFloor(data.problem.q.dtype));
+        ScoreFloor(data.test_case()));
   }
 }
 
@@ -123,7 +123,7 @@ TEST(ForwardStandard, LongRows) {
                         .backward = false});
       CheckForward(
           data, [&](const emulator::Options& options) { RunHalf(data, 32, options); },
-          ScoreFloor(data.problem.q.dtype));
+          ScoreFloor(data.test_case()));
     }
   }
 }
@@ -145,7 +145,7 @@ TEST(ForwardStandard, ValuesThatAreNotFiniteReachOnlyRowsThatSeeThem) {
   const reference::ForwardResult plain = reference::PlainForward(data.problem);
   for (const int threads : {0, kGeneral}) {
     RunHalf(data, threads, {});
-    ExpectClose("o", data.output.o, want.o, plain.o, ScoreFloor(data.problem.q.dtype));
+    ExpectClose("o", data.output.o, want.o, plain.o, ScoreFloor(data.test_case()));
   }
 }
 

@@ -77,10 +77,11 @@ class TreeTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
-        for name in ("src/cpu", "include", "cli/lib", "docs", "bench/results"):
+        for name in ("src/cpu", "src/cuda", "include", "cli/lib", "docs", "bench/results"):
             (self.root / name).mkdir(parents=True)
         (self.root / "src/cpu/a.cc").write_text("a")
         (self.root / "src/b.h").write_text("b")
+        (self.root / "src/cuda/c.cu").write_text("c")
         (self.root / "cli/lib/bench_x.cc").write_text("x")
         (self.root / "cli/lib/run.cc").write_text("not measured")
         self.readmes("speed")
@@ -116,6 +117,9 @@ class Records(TreeTest):
     def test_hash_is_over_sorted_paths_and_contents(self):
         message = b"cli/lib/bench_x.cc\0x\0src/b.h\0b\0src/cpu/a.cc\0a\0"
         self.assertEqual(records.sources_sha256(self.root), hashlib.sha256(message).hexdigest())
+        message = b"src/b.h\0b\0src/cuda/c.cu\0c\0"
+        found = records.sources_sha256(self.root, "bench/h200_forward.py")
+        self.assertEqual(found, hashlib.sha256(message).hexdigest())
 
     def test_older_sources_are_a_warning(self):
         record = bench_record() | {"sources_sha256": records.sources_sha256(self.root)}

@@ -16,9 +16,9 @@ struct RepairEntry {
   float lse[16];
 };
 
-// Hands out indices, each once. The word may hold anything when a kernel starts: a number drawn for the
-// launch in its high half says that the low half counts; the last draw of all leaves 0, so that the
-// launch can be replayed from a graph.
+// Hands out indices, each once. The word may hold anything when a kernel starts: a number drawn for
+// the launch in its high half says that the low half counts; the last draw of all leaves 0, so that
+// the launch can be replayed from a graph.
 struct WorkCounter {
   unsigned long long* word = nullptr;
   std::uint32_t launch = 0;  // not 0

@@ -21,6 +21,8 @@ struct alignas(1024) ForwardV3Storage {
 
 template <class Traits>
 struct ForwardV3Producer {
+  static constexpr int kManyTiles = 16;
+
   const ForwardV3Params& p;
   ForwardV3Storage<Traits>& storage;
   Ring<Traits::kQStages> q;
@@ -31,7 +33,7 @@ struct ForwardV3Producer {
     return p.base.cu_seqlens_q ? 0 : work.batch;
   }
 
-  // Of the work whose Q is loaded next, and of the one behind it.
+  // Of the work whose Q is loaded next; and how the one with this number gets its own.
   __device__ __forceinline__ BlockPlan& Plan() const { return storage.plans[q.count % 4].block; }
   __device__ __forceinline__ void PlanNext(WorkSource& source, std::uint32_t number) {
     const WorkItem work = number == 0 ? source.First() : source.Next();
@@ -77,8 +79,8 @@ struct ForwardV3Producer {
   }
 
   // K and V of each work from the right. The first K goes ahead of Q, whose place may be free late.
-  // The next work is drawn when the stages are under way; where there is more to load, when all of it
-  // is, or blocks with much to do would keep work from the others.
+  // The next work is drawn when the stages are under way, for that takes a while; where there are
+  // many tiles, when all are, or blocks with much to do would keep work from the others.
   __device__ __forceinline__ void Run() {
     WorkSource source(p);
     std::uint32_t planned = 0;
@@ -89,8 +91,7 @@ struct ForwardV3Producer {
       const int tiles = Plan().tiles;
       int row = Plan().k_end;
       if (tiles == 0) LoadQueries();
-      const int under_way = tiles < Traits::kStages ? tiles : Traits::kStages;
-      const int plan_at = tiles > 16 ? tiles : under_way;
+      const int draw_at = tiles < Traits::kStages || tiles > kManyTiles ? tiles : Traits::kStages;
 #pragma unroll 1
       for (int n = 1; n <= tiles; ++n) {
         row -= Traits::kTileKV;
@@ -98,7 +99,7 @@ struct ForwardV3Producer {
         if (n == 1) LoadQueries();
         Load<typename Traits::VTile>(storage.v_ring, storage.v, p.v, row, head, batch);
         kv.Next();
-        if (n == plan_at) PlanNext(source, planned++);
+        if (n == draw_at) PlanNext(source, planned++);
       }
       if (tiles == 0) PlanNext(source, planned++);
     }

@@ -1,6 +1,6 @@
 #include "cuda/kernels/forward_v1.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV1<0>(
+template cudaError_t flashwok::cuda::LaunchForwardV1<flashwok::cuda::ForwardV1Row(64, 163)>(
     DType, const ForwardParams&, cudaStream_t);
-template cudaError_t flashwok::cuda::LaunchForwardV1<1>(
+template cudaError_t flashwok::cuda::LaunchForwardV1<flashwok::cuda::ForwardV1Row(64, 99)>(
     DType, const ForwardParams&, cudaStream_t);

@@ -1,8 +1,6 @@
 #include "cuda/kernels/forward_v2.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV2<4>(
+template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::cuda::ForwardV2Row(128, 227)>(
     DType, const ForwardParams&, int, cudaStream_t);
-template cudaError_t flashwok::cuda::LaunchForwardV2<5>(
-    DType, const ForwardParams&, int, cudaStream_t);
-template cudaError_t flashwok::cuda::LaunchForwardV2<6>(
+template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::cuda::ForwardV2Row(128, 99)>(
     DType, const ForwardParams&, int, cudaStream_t);

@@ -1,6 +1,6 @@
 #include "cuda/kernels/forward_v2.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV2<7>(
+template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::cuda::ForwardV2Row(192, 163)>(
     DType, const ForwardParams&, int, cudaStream_t);
-template cudaError_t flashwok::cuda::LaunchForwardV2<8>(
+template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::cuda::ForwardV2Row(192, 99)>(
     DType, const ForwardParams&, int, cudaStream_t);

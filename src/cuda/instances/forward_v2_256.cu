@@ -1,8 +1,8 @@
 #include "cuda/kernels/forward_v2.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV2<9>(
+template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::cuda::ForwardV2Row(256, 227)>(
     DType, const ForwardParams&, int, cudaStream_t);
-template cudaError_t flashwok::cuda::LaunchForwardV2<10>(
+template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::cuda::ForwardV2Row(256, 163)>(
     DType, const ForwardParams&, int, cudaStream_t);
-template cudaError_t flashwok::cuda::LaunchForwardV2<11>(
+template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::cuda::ForwardV2Row(256, 99)>(
     DType, const ForwardParams&, int, cudaStream_t);

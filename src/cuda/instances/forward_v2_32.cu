@@ -1,4 +1,4 @@
 #include "cuda/kernels/forward_v2.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV2<0>(
+template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::cuda::ForwardV2Row(32, 99)>(
     DType, const ForwardParams&, int, cudaStream_t);

@@ -1,4 +1,4 @@
 #include "cuda/kernels/forward_v2.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV2<3>(
+template cudaError_t flashwok::cuda::LaunchForwardV2<flashwok::cuda::ForwardV2Row(96, 99)>(
     DType, const ForwardParams&, int, cudaStream_t);

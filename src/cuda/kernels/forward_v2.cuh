@@ -236,14 +236,14 @@ cudaError_t LaunchForwardV2(const ForwardParams& params, Schedule schedule, std:
                           kBytes, stream);
 }
 
-// One thread block a Q tile where the tiles are of different lengths: the hardware hands them out as
-// blocks become free. Else as many as run at once, each of which brings its next tile's
-// Q, K and V while it computes this one.
+// One thread block a Q tile where the tiles are of different lengths: the hardware hands them out
+// as blocks become free. Else as many as run at once, each of which brings its next tile's Q, K and
+// V while it computes this one.
 template <class Traits>
 cudaError_t LaunchForwardV2(const ForwardParams& params, int multiprocessors, cudaStream_t stream) {
   if (params.batch == 0 || params.total_q == 0) return cudaSuccess;
   const bool alike = params.causal == Causal::kNone && params.window_left < 0 &&
-                     params.window_right < 0 && !params.cu_seqlens_q;
+                     params.window_right < 0 && !params.cu_seqlens_q && !params.seqused_k;
   const std::uint32_t blocks =
       alike ? static_cast<std::uint32_t>(multiprocessors * Traits::kResident) : UINT32_MAX;
   return LaunchForwardV2<Traits>(params, MakeQTileSchedule(params, Traits::kTileQ), blocks, stream);

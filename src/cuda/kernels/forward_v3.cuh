@@ -77,8 +77,9 @@ struct ForwardV3Consumer {
 
   // S = Q K^T, asynchronous.
   __device__ __forceinline__ void ScoreProduct(const Operands& operands) {
-    MultiplyTransposed<Traits::kType, typename Traits::QTile, typename Traits::KTile>(operands.q,
-                                                                                      operands.k, S);
+    using QTile = typename Traits::QTile;
+    using KTile = typename Traits::KTile;
+    MultiplyTransposed<Traits::kType, QTile, KTile>(operands.q, operands.k, S);
   }
 
   // O += P V, asynchronous.
@@ -92,7 +93,8 @@ struct ForwardV3Consumer {
     if constexpr (Traits::kSoftcap) CapScores(p.base.score_factor, p.base.softcap_log2, S);
     if (tiles.NeedsMask(j)) [[unlikely]] {
       const Plan& plan = PlanOf(at);
-      HideOutside<Traits::kTileKV>(S, plan.consumers[consumer], plan.block.keys, j * Traits::kTileKV);
+      const int key = j * Traits::kTileKV;
+      HideOutside<Traits::kTileKV>(S, plan.consumers[consumer], plan.block.keys, key);
     }
   }
 
@@ -160,7 +162,6 @@ struct ForwardV3Consumer {
     storage.v_ring.Release(kv.Before());
     kv.NextInWarp();
   }
-  __device__ __forceinline__ void Attend(Softmax& softmax);
   // Whether some keys are hidden, and where the warp puts rows to be done again.
   __device__ __forceinline__ bool MayRepair() const {
     return p.repairs != nullptr && Uniform(int{Rows(q).tiles.AnyMask()}) != 0;
@@ -174,6 +175,7 @@ struct ForwardV3Consumer {
   struct Factors {
     float row0, row1;
   };
+  __device__ __forceinline__ void Attend(Softmax& softmax);
   __device__ __forceinline__ Factors Close(Softmax& softmax);
   __device__ __forceinline__ void Finalize(const Factors& factors);
   __device__ __forceinline__ void Run();
@@ -217,7 +219,8 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const Factor
     return p.base.o.Row(work.batch, plan.q_row + warp_row + at, work.head);
   };
   const BlockTarget<decltype(address)> target{address, p.base.o.dtype, p.bulk_store,
-      plan.rows - warp_row, static_cast<int>(p.base.head_dim_v)};
+                                              plan.rows - warp_row,
+                                              static_cast<int>(p.base.head_dim_v)};
   if (!p.bulk_store) {
     StoreElements<Traits::kType>(O, target);
   } else if (!kStaged || (p.base.cu_seqlens_q && 64 * consumer + 64 > Uniform(plan.rows))) {

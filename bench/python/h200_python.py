@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests and times the installed Python package on a GPU, and writes the record (fw-python/1).
 
-  bench/h200_python.py --output h200_python.json
+  bench/python/h200_python.py --output h200_python.json
   ... --only tests,overhead --tests python/tests --steps 100
 
 tests: python/tests/test_cuda.py. sdpa: F.scaled_dot_product_attention on our kernels and on
@@ -26,7 +26,7 @@ import tempfile
 import time
 import xml.etree.ElementTree
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PARTS = ("tests", "sdpa", "overhead", "train")
 SHAPES = [  # batch, seqlen, heads, head_dim, causal
     (32, 512, 16, 128, True),
@@ -202,7 +202,7 @@ def execute(options, machine):
     """The record, and whether something was wrong."""
     record = {
         "schema": "fw-python/1",
-        "program": "bench/h200_python.py",
+        "program": "bench/python/h200_python.py",
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "device": machine.device(),
         "versions": versions(),
@@ -238,6 +238,7 @@ def main(arguments=None):
     parser.add_argument("--seconds", type=float, default=240, help="that the tests may take")
     parser.add_argument("--steps", type=int, default=400, help="of the training")
     options = parser.parse_args(arguments)
+    sys.path.insert(0, str(ROOT / "bench"))
     import h200_machine as machine_module
 
     class Here(machine_module.Machine):
