@@ -6,8 +6,8 @@
 
 tests: python/tests/test_cuda.py. sdpa: F.scaled_dot_product_attention on our kernels and on
 PyTorch's own, and our operator, in drawn orders. overhead: what a call costs before its kernel
-runs. train: examples/python/train_tiny_gpt.py. The record is written after every part. Needs torch
-and triton. Exit code 1 if a test failed or a result was wrong.
+runs. train: examples/python/train_tiny_gpt.py, whose picture lies beside the record. The record is
+written after every part. Needs torch and triton. Exit code 1 if a test failed or a result was wrong.
 """
 
 import argparse
@@ -176,11 +176,12 @@ def load(path):
     return module
 
 
-def train(steps):
+def train(steps, svg):
     example = load("examples/python/train_tiny_gpt.py")
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "curves.json"
-        example.main([*TRAIN.split(), "--steps", str(steps), "--json", str(path)])
+        files = ["--json", str(path), "--svg", str(svg)]
+        example.main([*TRAIN.split(), "--steps", str(steps), *files])
         return json.loads(path.read_text())
 
 
@@ -203,7 +204,7 @@ def execute(options, machine):
     record = {
         "schema": "fw-python/1",
         "program": "bench/python/h200_python.py",
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": machine.device(),
         "versions": versions(),
         "method": f"median of {ROUNDS} rounds in drawn orders; ms: as bench/h200_forward.py; us: a "
@@ -226,7 +227,7 @@ def execute(options, machine):
             save(part, [measure(shape, machine, timer, unit) for shape in shapes])
             failed += [name for cell in record[part] for name in wrong(cell["ways"])]
     if "train" in options.only:
-        save("train", train(options.steps))
+        save("train", train(options.steps, options.output.with_suffix(".svg")))
     return record, failed
 
 

@@ -185,6 +185,39 @@ def smooth(losses, width):
     return torch.tensor(losses).unfold(0, width, 1).mean(1)
 
 
+COLORS = ("#c0392b", "#2c3e50")
+
+
+def picture(curves, title):
+    """The curves as SVG, the first one drawn last and dashed, so that both are seen."""
+    width, height, edge = 640, 400, 50
+    low = min(min(losses) for losses in curves.values())
+    high = max(max(losses) for losses in curves.values())
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="{edge}" y="25">{title}</text>',
+        f'<path d="M{edge} {edge}V{height - edge}H{width - edge}" fill="none" stroke="#888"/>',
+        f'<text x="5" y="{edge + 5}">{high:.2f}</text>',
+        f'<text x="5" y="{height - edge + 5}">{low:.2f}</text>',
+    ]
+    for n, (name, losses) in reversed(list(enumerate(curves.items()))):
+        points = " ".join(
+            f"{edge + (width - 2 * edge) * i / max(1, len(losses) - 1):.1f},"
+            f"{edge + (height - 2 * edge) * (high - loss) / max(high - low, 1e-9):.1f}"
+            for i, loss in enumerate(losses)
+        )
+        dash = ' stroke-dasharray="6 6"' if n == 0 else ""
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{COLORS[n]}" stroke-width="2"{dash}/>'
+        )
+        parts.append(
+            f'<text x="{width - 150}" y="{edge + 20 * n}" fill="{COLORS[n]}">{name}</text>'
+        )
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
 def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
@@ -204,6 +237,7 @@ def parse(arguments=None):
     parser.add_argument("--evaluate", action="store_true", help="train with PyTorch's alone")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate")
     parser.add_argument("--json", type=pathlib.Path, help="write both curves there")
+    parser.add_argument("--svg", type=pathlib.Path, help="draw both curves there")
     parser.add_argument("--quiet", dest="verbose", action="store_false")
     return parser.parse_args(arguments)
 
@@ -220,6 +254,10 @@ def main(arguments=None):
         first, last = ends[name][0], ends[name][-1]
         print(f"{name:>9} loss {first:.3f} -> {last:.3f}, {speeds[name]:,.0f} tokens/s")
     print(f"the curves are at most {apart:.4f} apart, as means over {width} steps")
+    if options.svg:
+        of = "loss on held-out text" if evaluated else "training loss"
+        title = f"{of}, {options.steps} steps, {options.dtype} on {options.device}"
+        options.svg.write_text(picture(curves, title))
     if options.json:
         record = {
             "options": {name: str(value) for name, value in vars(options).items()},

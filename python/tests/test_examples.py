@@ -3,16 +3,18 @@
 import importlib.util
 import subprocess
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "python"
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+def load(name, folder=EXAMPLES):
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -53,11 +55,34 @@ def test_evaluate_tiny_gpt(tmp_path):
     """What a device without a backward pass does: one model, trained with PyTorch's attention."""
     pytest.importorskip("torch")
     words = ["--steps", "12", "--batch", "4", "--context", "64", "--evaluate", "--points", "3"]
-    words += ["--evaluations", "2", "--quiet", "--json", str(tmp_path / "curves.json")]
+    svg = tmp_path / "curves.svg"
+    words += ["--evaluations", "2", "--quiet", "--svg", str(svg)]
     curves, apart = load("train_tiny_gpt").main(words)
     assert [len(losses) for losses in curves.values()] == [4, 4]
     assert apart < 1e-4  # the same weights
     assert curves["flashwok"][-1] < 0.9 * curves["flashwok"][0]
+    lines = xml.etree.ElementTree.parse(svg).iterfind("{*}polyline")
+    assert [len(line.get("points").split()) for line in lines] == [4, 4]
+
+
+def test_the_record_of_a_gpu_counts_its_tests(tmp_path):
+    program = load("h200_python", ROOT / "bench" / "python")
+    tests = tmp_path / "test_some.py"
+    tests.write_text(
+        "import pytest\n"
+        "def test_good(): pass\n"
+        "def test_bad(): assert 1 == 2\n"
+        "@pytest.fixture\ndef broken(): raise ValueError('gone')\n"
+        "def test_broken(broken): pass\n"
+        "def test_skipped(): pytest.skip('no such kernel')\n"
+    )
+    found = program.run_tests([str(tests)], 60)
+    assert (found["passed"], found["failed"], found["skipped"]) == (1, 2, 1)
+    assert "1 == 2" in found["failures"]["test_some::test_bad"]
+    assert "gone" in found["failures"]["test_some::test_broken"]
+    assert found["skips"] == {"test_some::test_skipped": "no such kernel"}
+    cells = {"sdpa, flashwok": {"difference": 0.5}, "flashwok.attention": {"difference": 0.001}}
+    assert program.wrong(cells | {"sdpa, flash": {"error": "x"}}) == ["sdpa, flashwok"]
 
 
 def test_the_command_line_is_the_programs():

@@ -334,6 +334,21 @@ def test_sdpa_compiled(registered):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("lacking", [(), ("restore",), ("restore", "current", "register")])
+def test_older_registries(lacking, monkeypatch):
+    """PyTorch's first ones could not take back; before them there was none."""
+    for word in lacking:
+        monkeypatch.delattr(torch.nn.attention, f"{word}_flash_attention_impl", raising=False)
+    inputs = bhsd(2, 20, 20, 4, 4, 24)
+    for _ in range(2):
+        flashwok.torch.register()
+        flashwok.torch.register()
+        assert counted(lambda: F.scaled_dot_product_attention(*inputs))[2] == 1
+        flashwok.torch.restore()
+        flashwok.torch.restore()
+        assert counted(lambda: F.scaled_dot_product_attention(*inputs))[2] == 0
+
+
 def test_nothing_is_activated_by_itself():
     inputs = bhsd(2, 20, 20, 4, 4, 24)
     assert counted(lambda: F.scaled_dot_product_attention(*inputs))[2] == 0

@@ -77,8 +77,8 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     _limit_threads(call, backward=False)
     o, lse = _new_output(call.q, call.v, inputs[_INDEX["cu_seqlens_q"]] is not None, out_dtype)
     _core.forward(call.tensors, call.options, call.views(o=o, lse=lse), call.run)
-    seeds = [dropout_seed] if _drops(scalars) else []
-    return o, lse, torch.tensor(seeds, dtype=torch.int64, device=call.q.device)
+    # Filled and not copied: a copy from the CPU would wait for the device.
+    return o, lse, o.new_full((int(_drops(scalars)),), dropout_seed or 0, dtype=torch.int64)
 
 
 def _drops(scalars: tuple[Any, ...]) -> bool:

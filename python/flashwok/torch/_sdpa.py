@@ -165,10 +165,11 @@ def _flash_forward(
     lse_shape = (heads, *rows) if cum_seq_q is not None else (rows[0], heads, rows[1])
     lse = q.new_empty(lse_shape, dtype=torch.float32)
     _forward(q, k, v, out, lse, options)
-    seeds = [dropout["dropout_seed"], 0]
-    rng_state = torch.tensor(seeds, dtype=torch.uint64, device=q.device)
-    unused = torch.zeros((), dtype=torch.uint64, device=q.device)
-    return out, lse, rng_state, unused, q.new_empty(0)
+    # Filled and not copied: a copy from the CPU would wait for the device.
+    rng_state = q.new_empty(2, dtype=torch.uint64)
+    if dropout_p:
+        rng_state.fill_(dropout["dropout_seed"])
+    return out, lse, rng_state, q.new_empty((), dtype=torch.uint64), q.new_empty(0)
 
 
 def _window(left: int | None, right: int | None) -> tuple[int, int]:
@@ -314,6 +315,14 @@ class Handle:
 _active: Handle | None = None
 
 
+def _activate() -> Handle:
+    global _active
+    if _active is not None:
+        _active.remove()
+    _active = Handle()
+    return _active
+
+
 def register(activate: bool = True) -> None:
     """Makes FlashWok the flash attention of `F.scaled_dot_product_attention`.
 
@@ -328,24 +337,24 @@ def register(activate: bool = True) -> None:
     Raises:
         NotImplementedError: activate is False, and this PyTorch has no registry.
     """
-    global _active
     registry = torch.nn.attention
     if hasattr(registry, "register_flash_attention_impl"):
-        registry.register_flash_attention_impl(NAME, register_fn=Handle)
+        registry.register_flash_attention_impl(NAME, register_fn=_activate)
         if activate:
             registry.activate_flash_attention_impl(NAME)
     elif not activate:
         raise NotImplementedError("activate: must be True, this PyTorch has no registry")
-    elif _active is None:
-        _active = Handle()
+    if activate and _active is None:
+        _activate()
 
 
 def restore() -> None:
     """Puts PyTorch's own kernels back behind `F.scaled_dot_product_attention`."""
     global _active
     registry = torch.nn.attention
-    if hasattr(registry, "restore_flash_attention_impl"):
+    current = getattr(registry, "current_flash_attention_impl", lambda: None)
+    if current() == NAME and hasattr(registry, "restore_flash_attention_impl"):
         registry.restore_flash_attention_impl()
-    if _active is not None:
+    if _active is not None:  # the first registries could not take back
         _active.remove()
         _active = None
