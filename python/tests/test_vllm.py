@@ -1,4 +1,4 @@
-"""flashwok.vllm, in vLLM's own order of calls, on the CPU."""
+"""flashwok.vllm, in vLLM's own order of calls."""
 
 import importlib
 import importlib.metadata
@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+import flashwok
 from conftest import SEED
 from test_torch import counted, math
 
@@ -87,14 +88,27 @@ class Server:
         keys = self.keys[name]
         distance = torch.arange(len(query))[:, None] + len(keys) - len(query)
         distance = distance - torch.arange(len(keys))
-        bias = torch.zeros(HEADS, *distance.shape)
+        bias = torch.zeros(HEADS, *distance.shape, dtype=torch.float64)
         if slopes is not None:
-            bias = -torch.tensor(slopes)[:, None, None] * distance.abs()
+            bias = -torch.tensor(slopes, dtype=torch.float64)[:, None, None] * distance.abs()
         if window is not None:
             bias = bias.masked_fill(distance >= window, -torch.inf)
-        scaled = query[None] * (0.3 * DIM**0.5)
+        scaled = query[None].double() * (0.3 * DIM**0.5)
         inputs = (scaled, keys[None], self.values[name][None])
         return math(*inputs, "bottom_right", bias, softcap)[0][0]
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request):
+    """New tensors lie on it, in a dtype that its kernels take."""
+    gpu = request.param == "cuda"
+    if gpu and not (torch.cuda.is_available() and flashwok.info()["cuda_devices"]):
+        pytest.skip("no CUDA device, or a build without CUDA kernels")
+    torch.set_default_device(request.param)
+    torch.set_default_dtype(torch.bfloat16 if gpu else torch.float32)
+    yield request.param
+    torch.set_default_device(None)
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -102,7 +116,7 @@ class Server:
     "options",
     [{}, {"sliding_window": 9}, {"logits_soft_cap": 2.0}, {"alibi_slopes": [0.5, 0.25, 0.1, 0.0]}],
 )
-def test_prefill_then_decode(backend, layout, options):
+def test_prefill_then_decode(backend, layout, options, device):
     server = Server(backend, layout, **options)
     steps = [
         {"a": 33, "b": 5},  # two that begin
@@ -122,7 +136,8 @@ def test_prefill_then_decode(backend, layout, options):
         calls.append(after)
         for name, query in queries.items():
             want = server.want(name, query, **words)
-            torch.testing.assert_close(outputs[name].double(), want, atol=5e-6, rtol=0)
+            close = {"atol": 5e-6, "rtol": 0} if device == "cpu" else {"atol": 0.03, "rtol": 0.02}
+            torch.testing.assert_close(outputs[name].double(), want, **close)
     assert calls == [2, 2, 2, 1, 1]  # neighbours of one length are one call
 
 
