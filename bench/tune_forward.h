@@ -32,9 +32,18 @@ struct Cell {
   int head_dim;
   std::int64_t seqlen;
   bool causal;
+  std::int64_t window = -1;  // causal too: keys seen before a row's own
 
+  std::int64_t FirstKey(std::int64_t row) const {
+    return window < 0 ? 0 : std::max<std::int64_t>(row - window, 0);
+  }
   double Flops() const {
-    return 4.0 * 16384 * static_cast<double>(seqlen) * 2048 * (causal ? 0.5 : 1.0);
+    const auto n = static_cast<double>(seqlen), w = static_cast<double>(window);
+    const double seen = window >= 0 ? w + 1.0 - w * (w + 1.0) / (2.0 * n) : causal ? 0.5 * n : n;
+    return 4.0 * 16384 * seen * 2048;
+  }
+  std::string Name() const {
+    return window >= 0 ? "window " + std::to_string(window) : causal ? "causal" : "full";
   }
 };
 
@@ -97,6 +106,7 @@ struct Buffers {
     problem.k = View(kK, cell);
     problem.v = View(kV, cell);
     problem.causal = cell.causal ? Causal::kBottomRight : Causal::kNone;
+    problem.window_left = cell.window;
     return problem;
   }
 };
@@ -125,7 +135,7 @@ inline ExactRow Exact(const Cell& cell, const Buffers& buffers, std::int64_t tok
   };
   ExactRow row{token, col, std::vector<double>(static_cast<std::size_t>(d))};
   double sum = 0.0;
-  for (std::int64_t j = 0; j < keys; ++j) {
+  for (std::int64_t j = cell.FirstKey(token - first); j < keys; ++j) {
     double score = 0.0;
     for (std::int64_t c = 0; c < d; ++c) score += at(0, token, c) * at(1, first + j, c);
     const double weight = std::exp(score / std::sqrt(static_cast<double>(d)));
@@ -214,7 +224,7 @@ inline void Compare(const std::vector<Candidate>& candidates, const Buffers& buf
   for (int round = 0; round < kRounds; ++round) {
     for (Run& run : runs) run.seconds.push_back(Seconds(run.once, launches));
   }
-  std::printf("d%d %s %lld:", cell.head_dim, cell.causal ? "causal" : "full",
+  std::printf("d%d %s %lld:", cell.head_dim, cell.Name().c_str(),
               static_cast<long long>(cell.seqlen));
   for (Run& run : runs) {
     std::nth_element(run.seconds.begin(), run.seconds.begin() + kRounds / 2, run.seconds.end());
@@ -237,6 +247,7 @@ inline int Main(int argc, char** argv, const std::vector<Candidate>& candidates)
         Compare(candidates, buffers, {head_dim, seqlen, causal});
       }
     }
+    Compare(candidates, buffers, {head_dim, 8192, true, 128});
   }
   return 0;
 }

@@ -51,11 +51,14 @@ Candidate Make(const char* name) {
 std::vector<Candidate> Candidates() {
   return {
       Make<ForwardV3Config{64, 64, 3, 128, 3, 2, false}>("3x128 s3"),
-      Make<ForwardV3Config{64, 64, 4, 64, 4, 2, false}>("4x64 s4"),
+      Make<ForwardV3Config{64, 64, 3, 128, 4, 2, false}>("3x128 s4"),
+      Make<ForwardV3Config{64, 64, 3, 128, 5, 1, false}>("3x128 s5 q1"),
+      Make<ForwardV3Config{64, 64, 4, 64, 8, 2, false}>("4x64 s8"),
+      Make<ForwardV3Config{64, 64, 4, 64, 10, 1, false}>("4x64 s10 q1"),
+      Make<ForwardV3Config{64, 64, 4, 80, 8, 2, false}>("4x80 s8"),
       Make<ForwardV3Config{128, 128, 2, 128, 3, 1, true}>("2x128 s3 q1 pp"),
-      Make<ForwardV3Config{128, 128, 2, 96, 3, 2, true}>("2x96 s3 pp"),
       Make<ForwardV3Config{128, 128, 3, 80, 4, 1, false}>("3x80 s4 q1"),
-      Make<ForwardV3Config{128, 128, 3, 80, 3, 2, false}>("3x80 s3"),
+      Make<ForwardV3Config{128, 128, 3, 64, 5, 1, false}>("3x64 s5 q1"),
       Make<ForwardV3Config{128, 128, 3, 64, 4, 2, false}>("3x64 s4"),
       Make<ForwardV3Config{256, 256, 2, 80, 2, 1, true}>("2x80 q1 pp"),
       Make<ForwardV3Config{256, 256, 2, 64, 2, 1, true}>("2x64 q1 pp"),

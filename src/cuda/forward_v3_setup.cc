@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "common/mask.h"
 #include "common/tile_range.h"
 #include "cuda/forward_params.h"
 
@@ -73,8 +74,12 @@ Status Encode(const Tensor& tensor, int rows, int cols, EncodeTensorMap encode,
 
 // The lengths of varlen sequences are on the device: they count as long ones.
 int ForwardV3RowOf(const Layout& layout) {
+  const Problem& problem = layout.problem();
+  const IntervalMask mask = IntervalMask::Make(problem.causal, problem.window_left,
+                                               problem.window_right, 0, layout.total_k);
   const std::int64_t keys = Varlen(layout) ? INT64_MAX : layout.total_k;
-  return ForwardV3Row(layout.head_dim, layout.head_dim_v, keys, ForwardV3Hides(layout.problem()));
+  return ForwardV3Row(layout.head_dim, layout.head_dim_v, std::min(keys, mask.left + mask.right + 1),
+                      ForwardV3Hides(problem));
 }
 
 ForwardV3Config ForwardV3ConfigOf(const Layout& layout) {

@@ -78,6 +78,26 @@ TEST_P(ForwardV3Test, MatchesOracle) {
   }
 }
 
+// What a query sees decides, not how many keys there are, nor how many queries.
+TEST(ForwardV3, NarrowWindowsTakeTheRowOfFewKeys) {
+  const auto row = [](std::int64_t seqlen, int window_left, std::int64_t seqlen_q) {
+    const ProblemData data({.name = "row",
+                            .dtype = DType::kBFloat16,
+                            .batch = 1,
+                            .seqlen_q = seqlen_q,
+                            .seqlen_k = seqlen,
+                            .head_dim = 64,
+                            .causal = Causal::kBottomRight,
+                            .window_left = window_left,
+                            .backward = false});
+    return cuda::ForwardV3RowOf(flashwok::Layout(data.problem));
+  };
+  EXPECT_EQ(row(9000, 128, 1), row(300, -1, 1));
+  EXPECT_EQ(row(9000, 128, 700), row(300, -1, 1));
+  EXPECT_NE(row(9000, 4000, 1), row(300, -1, 1));
+  EXPECT_NE(row(9000, -1, 1), row(9000, 4000, 1));
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, ForwardV3Test, ::testing::ValuesIn(HalfCases()),
                          [](const auto& test) { return test.param.name; });
 
