@@ -9,8 +9,9 @@ CUDA_BIN := $(CURDIR)/build/cuda-toolkit/nvidia/cu13/bin
 CUDA_OBJECTS := build/cuda/src/CMakeFiles/flashwok.dir build/cuda/src/CMakeFiles/flashwok_hopper.dir
 CUDA_TABLE := tests/cuda/resources.txt
 
-.PHONY: run test bench support tables lint build packages python-packages ci ci-packages asan tsan fuzz \
-        wasm-check neon-check python python-test python-lint wheel cuda cuda-toolkit cuda-check cuda-resources
+.PHONY: run test bench support tables lint build packages python-packages ci ci-packages asan tsan \
+        fuzz wasm-check neon-check python python-test python-lint wheel cuda cuda-trace cuda-toolkit \
+        cuda-check cuda-resources
 
 run: packages
 	cmake --preset $(PRESET) >/dev/null
@@ -100,6 +101,12 @@ wheel: python-packages
 cuda: packages cuda-toolkit
 	cmake --preset cuda >/dev/null
 	cmake --build --preset cuda
+
+# The command line with time stamps in V3, and what it needs on the machine with the GPU.
+cuda-trace: packages cuda-toolkit
+	cmake --preset cuda-trace >/dev/null
+	cmake --build --preset cuda-trace --target flashwok_cli
+	tools/bundle.sh build/cuda-trace/cli/flashwok build/cuda-trace/bundle
 
 cuda-toolkit:
 	@command -v nvcc >/dev/null || tools/cuda_toolkit.sh >/dev/null

@@ -50,12 +50,9 @@ Candidate Make(const char* name) {
 // consumers x keys, s: stages of K and V, q: of Q, pp: ping-pong.
 std::vector<Candidate> Candidates() {
   return {
-      Make<ForwardV3Config{64, 64, 3, 128, 3, 2, false}>("3x128 s3"),
       Make<ForwardV3Config{64, 64, 3, 128, 4, 2, false}>("3x128 s4"),
-      Make<ForwardV3Config{64, 64, 3, 128, 5, 1, false}>("3x128 s5 q1"),
       Make<ForwardV3Config{64, 64, 4, 64, 8, 2, false}>("4x64 s8"),
       Make<ForwardV3Config{64, 64, 4, 64, 10, 1, false}>("4x64 s10 q1"),
-      Make<ForwardV3Config{64, 64, 4, 80, 8, 2, false}>("4x80 s8"),
       Make<ForwardV3Config{128, 128, 2, 128, 3, 1, true}>("2x128 s3 q1 pp"),
       Make<ForwardV3Config{128, 128, 3, 80, 4, 1, false}>("3x80 s4 q1"),
       Make<ForwardV3Config{128, 128, 3, 64, 5, 1, false}>("3x64 s5 q1"),

@@ -41,3 +41,7 @@ set_target_properties(flashwok_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real)
 target_include_directories(flashwok_hopper PRIVATE ${PROJECT_SOURCE_DIR}/src
   ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/generated)
 set(FLASHWOK_OBJECTS $<TARGET_OBJECTS:flashwok_hopper>)
+if(FLASHWOK_TIMESTAMPS)
+  target_compile_definitions(flashwok_hopper PRIVATE FLASHWOK_TIMESTAMPS)
+  set_source_files_properties(cuda/registry.cc PROPERTIES COMPILE_DEFINITIONS FLASHWOK_TIMESTAMPS)
+endif()

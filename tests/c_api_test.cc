@@ -302,7 +302,7 @@ TEST(CApi, Names) {
   ExpectNames(flashwok_algorithm_name, Algorithm::kV3);
   ExpectNames(flashwok_causal_name, Causal::kTopLeft);
   ExpectNames(flashwok_pass_name, Pass::kBackward);
-  ExpectNames(flashwok_event_kind_name, EventKind::kSkip);
+  ExpectNames(flashwok_event_kind_name, EventKind::kSchedule);
   ExpectNames(flashwok_role_name, Role::kDLse);
   for (int value = 0; value <= static_cast<int>(DType::kInt32); ++value) {
     EXPECT_EQ(flashwok_item_size(value), ItemSize(static_cast<DType>(value)));

@@ -2,10 +2,16 @@
 // ones (tests/fake_cuda), whose kernels are the CPU's.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
+#include "common/layout.h"
 #include "cuda/device.h"
+#include "cuda/forward_v3_setup.h"
 #include "tests/cli_test.h"
+#include "tests/read_trace.h"
 
 namespace flashwok::test {
 namespace {
@@ -33,8 +39,9 @@ class CliDeviceTest : public CliTest {
 TEST_F(CliDeviceTest, WithoutOneEveryCommandSaysWhy) {
   if (cuda::DeviceCount() > 0) GTEST_SKIP() << "there is one";
   const std::string problem = kHalf + std::string(" --device cuda");
-  for (const std::string& command : {"run -o " + Path("o.safetensors"), std::string("compare"),
-                                     std::string("verify"), std::string("compare --sweep 16:32")}) {
+  for (const std::string& command :
+       {"run -o " + Path("o.safetensors"), std::string("compare"), std::string("verify"),
+        std::string("compare --sweep 16:32"), "trace -o " + Path("t.fwtrace")}) {
     ExpectRefusal(command + problem, {"--device: is 'cuda:0', but " + cuda::Absence()});
   }
   const json info = RunJson("info" + problem);
@@ -47,18 +54,20 @@ TEST_F(CliDeviceTest, WithoutOneEveryCommandSaysWhy) {
 }
 
 TEST_F(CliDeviceTest, OptionsOfTheCpuAreRefused) {
-  for (const char* command : {"run", "compare", "verify", "info", "compare --sweep 16:32"}) {
+  for (const char* command :
+       {"run", "compare", "verify", "info", "compare --sweep 16:32", "trace"}) {
     for (const char* option : {"--threads", "--tile-q", "--tile-kv"}) {
       ExpectRefusal(std::string(command) + kHalf + " --device cuda:1 " + option + " 2",
                     {option, "is 2", "cuda:1"});
     }
   }
-  ExpectRefusal("trace --seqlen 8 --device cuda", {"--device", "'cuda'", "cpu"});
   ExpectRefusal("verify --seqlen 8 --device cuda --result x.npz", {"--device", "--result"});
+  ExpectRefusal("trace --seqlen 8 --blocks 0", {"--blocks", "CPU"});
+  ExpectRefusal("trace --seqlen 8 --marks 8", {"--marks", "CPU"});
 }
 
 TEST_F(CliDeviceTest, HelpTellsTheDevices) {
-  for (const char* command : {"run", "compare", "verify", "info"}) {
+  for (const char* command : {"run", "compare", "verify", "info", "trace"}) {
     EXPECT_NE(Run(std::string(command) + " --help").out.find("cpu, cuda or cuda:N"),
               std::string::npos);
   }
@@ -155,6 +164,98 @@ TEST_F(CliFakeCudaTest, InfoListsDevicesAndPlansShapesAlone) {
   EXPECT_NE(document["plans"][1]["refused"].get<std::string>().find("backward"), std::string::npos);
   EXPECT_NE(Run("info").out.find("cuda:1: Fake GPU, compute capability 9.0"), std::string::npos);
 }
+
+TEST_F(CliFakeCudaTest, TraceNeedsTimeStamps) {
+  const std::string on_device = "trace --seqlen 64 --device cuda";
+  const std::string trace = on_device + " --dtype bfloat16";
+  const std::string out = " -o " + Path("t.fwtrace");
+  ExpectRefusal(trace + out, {"without time stamps", "FLASHWOK_TIMESTAMPS"});
+  Arrange("stamps");
+  ExpectRefusal(trace + " --algorithm v2" + out, {"cuda_forward_v2", "but cuda_forward_v3 does"});
+  ExpectRefusal(trace + " --backward" + out, {"backward", "cuda:0"});
+  ExpectRefusal(on_device + out, {"dtype float32"});
+  ExpectRefusal(trace + " --blocks 0,-1" + out, {"--blocks: is -1"});
+  ExpectRefusal(trace + " --blocks 1,1" + out, {"--blocks: has 1 twice"});
+  ExpectRefusal(trace + " --blocks 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16" + out,
+                {"--blocks: are 17, must be at most 16"});
+  ExpectRefusal(trace + " --marks -1" + out, {"--marks: is -1"});
+#ifdef FLASHWOK_EMULATOR
+  ExpectRefusal(trace + " --blocks 7" + out, {"--blocks: is 7, but the launch has no such block"});
+#endif
+}
+
+#ifdef FLASHWOK_EMULATOR
+// With the CUDA kernel on the emulator.
+TEST_F(CliFakeCudaTest, TraceOfADevice) {
+  Arrange("stamps");
+  const std::string arguments =
+      "trace --shape 1,300,500,2,1,128 --causal bottom_right --dtype bfloat16 --device cuda:1 "
+      "--blocks 2,0 -o " +
+      Path("t.fwtrace") + " --chrome " + Path("t.json");
+  const json document = RunJson(arguments);
+  const Trace trace = ParseTrace(ReadFile(Path("t.fwtrace")));
+  const json& header = trace.header;
+  EXPECT_EQ(header, document["header"]);
+  EXPECT_EQ(header["kernel"], "cuda_forward_v3");
+  Problem problem;
+  problem.q = Tensor::Contiguous(nullptr, DType::kBFloat16, {1, 300, 2, 128});
+  problem.k = problem.v = Tensor::Contiguous(nullptr, DType::kBFloat16, {1, 500, 1, 128});
+  problem.causal = Causal::kBottomRight;
+  const cuda::ForwardV3Config config = cuda::ForwardV3ConfigOf(Layout(problem));
+  EXPECT_EQ(header["tile"], json({{"q", config.tile_q()}, {"kv", config.tile_kv}}));
+  EXPECT_EQ(header["machine"]["name"], "cuda:1");
+  EXPECT_EQ(header["lost"], 0);
+  EXPECT_FALSE(header.contains("threads"));
+  ASSERT_EQ(header["blocks"].size(), 2u);
+  EXPECT_EQ(header["blocks"][0]["block"], 2);
+  EXPECT_EQ(header["blocks"][1]["sm"], 0);
+  ASSERT_EQ(trace.events.size(), header["events"].get<std::size_t>());
+  std::int64_t read = 0;
+  for (auto event : trace.events) {
+    if (header["kinds"][event["kind"]] != "load") continue;
+    read += event["bytes"];
+    EXPECT_EQ(event["flags"] & header["flags"]["bound"].get<int>(), 2);
+  }
+  EXPECT_GT(read, 0);
+  EXPECT_EQ(read, document["traffic"]["read"].get<std::int64_t>());
+
+  // A process a block, a thread a track, on which nothing overlaps.
+  const json chrome = json::parse(ReadFile(Path("t.json")));
+  EXPECT_EQ(chrome["otherData"], header);
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> threads;
+  std::set<int> processes;
+  for (const json& event : chrome["traceEvents"]) {
+    if (event["name"] == "process_name") processes.insert(event["pid"].get<int>());
+    if (event["ph"] == "X") {
+      threads[{event["pid"], event["tid"]}].emplace_back(
+          event["ts"], event["ts"].get<double>() + event["dur"].get<double>());
+    }
+  }
+  EXPECT_EQ(processes, (std::set<int>{1, 3}));
+  for (const auto& [thread, spans] : threads) {
+    EXPECT_TRUE(processes.contains(thread.first));
+    for (std::size_t n = 1; n < spans.size(); ++n) {
+      EXPECT_LT(spans[n - 1].second, spans[n].first + 1e-6) << thread.second;
+    }
+  }
+
+  const Outcome text = Run(arguments + " --summary");
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(text.err, "");
+  EXPECT_NE(text.out.find("block 2 on SM 2"), std::string::npos) << text.out;
+  EXPECT_EQ(text.out.find("threads"), std::string::npos) << text.out;
+}
+
+TEST_F(CliFakeCudaTest, TraceSaysWhatIsLost) {
+  Arrange("stamps");
+  const Outcome outcome =
+      Run("trace --shape 1,300,500,2,1,64 --dtype bfloat16 --device cuda --marks 20 -o " +
+          Path("t.fwtrace"));
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_NE(outcome.err.find("marks are lost"), std::string::npos) << outcome.err;
+  EXPECT_GT(ParseTrace(ReadFile(Path("t.fwtrace"))).header["lost"], 0);
+}
+#endif
 
 TEST_F(CliFakeCudaTest, PlanRefusesInOneLine) {
   const std::string device = " --device cuda --seqlen 16";

@@ -1,5 +1,9 @@
 #include "lib/device_pass.h"
 
+#include <algorithm>
+
+#include "api/plan.h"
+#include "cuda/attention/stamp_log.h"
 #include "cuda/device.h"
 #include "lib/command.h"
 
@@ -32,6 +36,32 @@ Status DevicePass::Forward(Execution execution, double* seconds) {
   const Status status = flashwok::Forward(problem_, output_, execution);
   *seconds = stopwatch.Stop();
   return status.ok() ? cuda::Synchronize() : status;  // which tells a kernel's own failure
+}
+
+std::vector<std::byte> DevicePass::Record(const Execution& execution,
+                                          const std::vector<int>& blocks, int capacity,
+                                          double* seconds) {
+  const cuda::DeviceGuard guard(device_.index);
+  Require(guard.status());
+  cuda::StampLog head;
+  head.num_blocks = static_cast<std::uint32_t>(blocks.size());
+  head.capacity = static_cast<std::uint32_t>(capacity);
+  std::copy(blocks.begin(), blocks.end(), head.blocks);
+  std::vector<std::byte> log(cuda::StampLog::Bytes(head.num_blocks, head.capacity));
+  void* on_device = memory_.Allocate(log.size());
+  Require(cuda::CopyToDevice(on_device, &head, sizeof(head)));
+  Choice choice = Choose(problem_, Pass::kForward, execution);
+  Require(choice.plan.status);
+  choice.cuda_launch.workspace = workspace_;
+  choice.cuda_launch.stamps = static_cast<cuda::StampLog*>(on_device);
+  cuda::Stopwatch stopwatch;
+  stopwatch.Start();
+  const Status status = choice.cuda_kernel->forward(problem_, output_, choice.cuda_launch);
+  *seconds = stopwatch.Stop();
+  Require(status);
+  Require(cuda::Synchronize());
+  Require(cuda::CopyToHost(log.data(), on_device, log.size()));
+  return log;
 }
 
 void DevicePass::Download() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "flashwok/attention.h"
 #include "lib/device_memory.h"
@@ -17,6 +18,10 @@ class DevicePass {
 
   // One call, with the scratch in place of `execution`'s, and its seconds on the device.
   Status Forward(Execution execution, double* seconds);
+  // One call of which these blocks are recorded, at most `capacity` marks of each of their roles;
+  // the kernel has time_stamps. Returns the StampLog.
+  std::vector<std::byte> Record(const Execution& execution, const std::vector<int>& blocks,
+                                int capacity, double* seconds);
   // The results, to the tensors that they were copied from.
   void Download() const;
 

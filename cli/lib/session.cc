@@ -150,6 +150,11 @@ double Session::ForwardOnDevice() {
   return seconds;
 }
 
+std::vector<std::byte> Session::Record(const std::vector<int>& blocks, int capacity,
+                                       double* seconds) {
+  return device_pass_->Record(execution_, blocks, capacity, seconds);
+}
+
 void Session::Finish() {
   if (device_pass_ != nullptr) device_pass_->Download();
   device_pass_.reset();

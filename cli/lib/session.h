@@ -56,6 +56,9 @@ class Session {
     return pass_ == Pass::kForward ? Forward(observer) : Backward(observer);
   }
 
+  // Of a kernel with time stamps, after Forward: DevicePass::Record.
+  std::vector<std::byte> Record(const std::vector<int>& blocks, int capacity, double* seconds);
+
   // Ends the runs: results are on the host from here on, scratch and copies are given back.
   void Finish();
 

@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
-#include <tuple>
 
 #include "api/validate.h"
 #include "lib/counter.h"
@@ -17,7 +16,7 @@ namespace {
 
 constexpr std::string_view kMagic = "FWTRACE1";
 constexpr int kEventBytes = 56;
-constexpr int kNumKinds = static_cast<int>(EventKind::kSkip) + 1;
+constexpr int kNumKinds = static_cast<int>(EventKind::kSchedule) + 1;
 constexpr std::size_t kLookBack = 64;
 
 bool IsCopy(EventKind kind) { return kind == EventKind::kLoad || kind == EventKind::kStore; }
@@ -102,6 +101,36 @@ Json Fields() {
   return fields;
 }
 
+Json Workers(const std::vector<TraceEvent>& events) {
+  std::set<std::int32_t> ids;
+  for (const TraceEvent& event : events) ids.insert(event.event.track);
+  Json tracks = Json::array();
+  for (std::int32_t id : ids) {
+    tracks.push_back({{"id", id}, {"name", fmt::format("worker {}", id)}});
+  }
+  return tracks;
+}
+
+// What the header says otherwise, and more, of a CUDA device.
+void DescribeTimeline(const TraceRun& run, Json* header) {
+  const Timeline& timeline = *run.timeline;
+  Json tracks = Json::array();
+  for (const TraceTrack& track : timeline.tracks) {
+    tracks.push_back({{"id", track.id}, {"name", track.name}, {"block", track.block}});
+  }
+  header->erase("threads");
+  (*header)["date"] = Today();
+  (*header)["machine"] = CudaDevicesJson().at(static_cast<std::size_t>(run.device.index));
+  (*header)["clock"] = {{"unit", "ns"},
+                        {"kind", "clock64 of each SM, placed by globaltimer"},
+                        {"origin", "first time stamp"}};
+  (*header)["tracks"] = tracks;
+  (*header)["blocks"] = timeline.blocks;
+  (*header)["lost"] = timeline.lost;
+  (*header)["launch_ms"] = {{"recorded", timeline.seconds * 1e3},
+                            {"unrecorded", timeline.plain_seconds * 1e3}};
+}
+
 }  // namespace
 
 Recorder::Recorder() : tracks_(kMaxThreads) {}
@@ -116,43 +145,36 @@ std::vector<TraceEvent> Recorder::Take() {
   for (const std::vector<Event>& track : tracks_) {
     for (const Event& event : track) events.push_back({event, -1});
   }
-  // An enclosing event comes before those within it.
-  std::stable_sort(events.begin(), events.end(), [](const TraceEvent& a, const TraceEvent& b) {
-    return std::tuple(a.event.t0, -a.event.duration) < std::tuple(b.event.t0, -b.event.duration);
-  });
+  SortEvents(&events, true);
   FindDependencies(&events);
   return events;
 }
 
 Json TraceHeader(const TraceRun& run, const std::vector<TraceEvent>& events) {
-  std::set<std::int32_t> ids;
-  for (const TraceEvent& event : events) ids.insert(event.event.track);
-  Json tracks = Json::array();
-  for (std::int32_t id : ids) {
-    tracks.push_back({{"id", id}, {"name", fmt::format("worker {}", id)}});
-  }
   Json kinds = Json::array();
   for (int i = 0; i < kNumKinds; ++i) kinds.push_back(Name(static_cast<EventKind>(i)));
   Json tensors = Json::array();
   for (int i = 0; i < kNumRoles; ++i) tensors.push_back(Name(static_cast<Role>(i)));
-  return {{"schema", "fw-trace/1"},
-          {"version", Version()},
-          {"pass", Name(run.pass)},
-          {"algorithm", Name(run.plan.algorithm)},
-          {"kernel", run.plan.kernel},
-          {"problem", ToJson(run.problem)},
-          {"tile", {{"q", run.plan.tile_q}, {"kv", run.plan.tile_kv}}},
-          {"num_splits", run.plan.num_splits},
-          {"threads", run.plan.num_threads},
-          {"machine", MachineJson()},
-          {"clock", {{"unit", "ns"}, {"kind", "steady"}, {"origin", "start of the call"}}},
-          {"tracks", tracks},
-          {"kinds", kinds},
-          {"tensors", tensors},
-          {"flags", {{"masked", 1}}},
-          {"events", events.size()},
-          {"event_bytes", kEventBytes},
-          {"fields", Fields()}};
+  Json header = {{"schema", "fw-trace/1"},
+                 {"version", Version()},
+                 {"pass", Name(run.pass)},
+                 {"algorithm", Name(run.plan.algorithm)},
+                 {"kernel", run.plan.kernel},
+                 {"problem", ToJson(run.problem)},
+                 {"tile", {{"q", run.plan.tile_q}, {"kv", run.plan.tile_kv}}},
+                 {"num_splits", run.plan.num_splits},
+                 {"threads", run.plan.num_threads},
+                 {"machine", MachineJson()},
+                 {"clock", {{"unit", "ns"}, {"kind", "steady"}, {"origin", "start of the call"}}},
+                 {"tracks", Workers(events)},
+                 {"kinds", kinds},
+                 {"tensors", tensors},
+                 {"flags", {{"masked", 1}, {"bound", 2}}},
+                 {"events", events.size()},
+                 {"event_bytes", kEventBytes},
+                 {"fields", Fields()}};
+  if (run.timeline != nullptr) DescribeTimeline(run, &header);
+  return header;
 }
 
 void WriteTrace(const std::string& path, const TraceRun& run,
@@ -163,7 +185,7 @@ void WriteTrace(const std::string& path, const TraceRun& run,
   bytes.reserve(kMagic.size() + 8 + header.size() + events.size() * kEventBytes);
   Put(&bytes, static_cast<std::uint64_t>(header.size()));
   bytes += header;
-  for (const auto& [event, dependency] : events) {
+  for (const auto& [event, dependency, bound] : events) {
     for (std::int64_t value : {event.t0, event.duration, event.bytes, event.flops}) {
       Put(&bytes, value);
     }
@@ -173,7 +195,7 @@ void WriteTrace(const std::string& path, const TraceRun& run,
     Put(&bytes, static_cast<std::uint8_t>(event.kind));
     Put(&bytes, static_cast<std::uint8_t>(event.role));
     Put(&bytes, event.stage);
-    Put(&bytes, static_cast<std::uint8_t>(event.masked != 0 ? 1 : 0));
+    Put(&bytes, static_cast<std::uint8_t>((event.masked != 0 ? 1 : 0) + (bound ? 2 : 0)));
   }
   WriteFile(path, bytes);
 }
@@ -181,31 +203,45 @@ void WriteTrace(const std::string& path, const TraceRun& run,
 void WriteChromeTrace(const std::string& path, const TraceRun& run,
                       const std::vector<TraceEvent>& events) {
   const Json header = TraceHeader(run, events);
+  const bool blocks = run.timeline != nullptr;
   std::string text =
       fmt::format("{{\"otherData\":{},\n\"displayTimeUnit\":\"ns\",\n", header.dump());
   text += "\"traceEvents\":[\n";
-  const auto name = [&](const char* what, int thread, const std::string& value) {
-    text += fmt::format(R"({{"ph":"M","pid":1,"tid":{},"name":"{}","args":{{"name":{}}}}},)"
+  const auto name = [&](const char* what, int process, int thread, const std::string& value) {
+    text += fmt::format(R"({{"ph":"M","pid":{},"tid":{},"name":"{}","args":{{"name":{}}}}},)"
                         "\n",
-                        thread, what, Json(value).dump());
+                        process, thread, what, Json(value).dump());
   };
+  std::map<int, int> processes;  // of the tracks
   for (const Json& track : header["tracks"]) {
     const int id = track["id"].get<int>();
-    name("thread_name", 2 * id, fmt::format("worker {}: products and softmax", id));
-    name("thread_name", 2 * id + 1, fmt::format("worker {}: loads and stores", id));
+    processes[id] = blocks ? 1 + track["block"].get<int>() : 1;
+    if (blocks) {
+      name("thread_name", processes[id], id, track["name"].get<std::string>());
+      continue;
+    }
+    name("thread_name", 1, 2 * id, fmt::format("worker {}: products and softmax", id));
+    name("thread_name", 1, 2 * id + 1, fmt::format("worker {}: loads and stores", id));
   }
-  for (const auto& [event, dependency] : events) {
+  for (const auto& [event, dependency, bound] : events) {
+    const int thread = blocks ? event.track : 2 * event.track + (IsCopy(event.kind) ? 1 : 0);
     text += fmt::format(
-        R"({{"ph":"X","pid":1,"tid":{},"name":"{} {}","cat":"{}","ts":{:.3f},"dur":{:.3f},)"
+        R"({{"ph":"X","pid":{},"tid":{},"name":"{} {}","cat":"{}","ts":{:.3f},"dur":{:.3f},)"
         R"("args":{{"bytes":{},"flops":{},"head":{},"q_tile":{},"k_tile":{},"stage":{},)"
-        R"("masked":{},"dependency":{}}}}},)"
+        R"("masked":{},"bound":{},"dependency":{}}}}},)"
         "\n",
-        2 * event.track + (IsCopy(event.kind) ? 1 : 0), Name(event.kind), Name(event.role),
-        Name(event.kind), static_cast<double>(event.t0) * 1e-3,
-        static_cast<double>(event.duration) * 1e-3, event.bytes, event.flops, event.head,
-        event.q_tile, event.k_tile, event.stage, event.masked != 0, dependency);
+        processes[event.track], thread, Name(event.kind), Name(event.role), Name(event.kind),
+        static_cast<double>(event.t0) * 1e-3, static_cast<double>(event.duration) * 1e-3,
+        event.bytes, event.flops, event.head, event.q_tile, event.k_tile, event.stage,
+        event.masked != 0, bound, dependency);
   }
-  name("process_name", 0, "FlashWok " + run.plan.kernel);
+  for (const Json& block : header.value("blocks", Json::array())) {
+    const int number = block["block"].get<int>();
+    name("process_name", 1 + number, 0,
+         fmt::format("FlashWok {}, block {} on SM {}", run.plan.kernel, number,
+                     block["sm"].get<int>()));
+  }
+  if (!blocks) name("process_name", 1, 0, "FlashWok " + run.plan.kernel);
   text.resize(text.size() - 2);  // the last comma
   text += "\n]}\n";
   WriteFile(path, text);

@@ -8,13 +8,9 @@
 
 #include "flashwok/attention.h"
 #include "lib/text.h"
+#include "lib/timeline.h"
 
 namespace flashwok::cli {
-
-struct TraceEvent {
-  Event event;
-  std::int32_t dependency = -1;  // the event whose result this one waited for
-};
 
 // Keeps every event; each track is written by its own worker alone.
 class Recorder : public Observer {
@@ -39,12 +35,15 @@ struct TraceRun {
   Problem problem;
   Pass pass = Pass::kForward;
   PlanResult plan;
+  Device device;
+  const Timeline* timeline = nullptr;  // of a CUDA device, whose events they are
 };
 
 Json TraceHeader(const TraceRun& run, const std::vector<TraceEvent>& events);
 void WriteTrace(const std::string& path, const TraceRun& run,
                 const std::vector<TraceEvent>& events);
-// A process, and two threads a worker: copies, and everything else.
+// A process, and two threads a worker: copies, and everything else. Of a CUDA device, a process a
+// block and a thread a track.
 void WriteChromeTrace(const std::string& path, const TraceRun& run,
                       const std::vector<TraceEvent>& events);
 

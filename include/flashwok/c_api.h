@@ -89,7 +89,13 @@ enum {
   FLASHWOK_EVENT_SOFTMAX = 3,   // row_max, exp2, row_sum of a score tile
   FLASHWOK_EVENT_RESCALE = 4,   // the old part of O corrected for a larger maximum
   FLASHWOK_EVENT_FINALIZE = 5,  // O divided by row_sum
-  FLASHWOK_EVENT_SKIP = 6       // a tile that no row of the Q tile sees
+  FLASHWOK_EVENT_SKIP = 6,      // a tile that no row of the Q tile sees
+  // Not for an observer, but of a GPU's timeline (docs/trace.md):
+  FLASHWOK_EVENT_ISSUE = 7,     // a load, a store or a product given to the unit that does it
+  FLASHWOK_EVENT_WAIT = 8,      // for what such a unit, or another role, makes or frees
+  FLASHWOK_EVENT_TURN = 9,      // waited for the turn at the tensor core
+  FLASHWOK_EVENT_PACK = 10,     // a tile rounded to 16 bits: P for its product, O for its store
+  FLASHWOK_EVENT_SCHEDULE = 11  // the next work tile found
 };
 
 // Which tensor an event touches. For a product: the tensor that it adds to.

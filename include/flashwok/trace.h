@@ -1,4 +1,5 @@
-// What a kernel did: the events that an Observer sees, one for each tile moved or computed.
+// What a kernel did: one event for each tile moved or computed. An Observer sees those up to kSkip;
+// the others are of a GPU's timeline (docs/trace.md).
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,11 @@ enum class EventKind : std::uint8_t {
   kRescale,   // the old part of O corrected for a larger maximum
   kFinalize,  // O divided by row_sum
   kSkip,      // a tile that no row of the Q tile sees: neither fetched nor computed
+  kIssue,     // a load, a store or a product given to the unit that does it
+  kWait,      // for what such a unit, or another role, makes or frees
+  kTurn,      // waited for the turn at the tensor core
+  kPack,      // a tile rounded to 16 bits: P for its product, O for its store
+  kSchedule,  // the next work tile found
 };
 
 // Which tensor an event touches. For a product: the tensor that it adds to.

@@ -51,7 +51,12 @@ static_assert(Same<EventKind>({{EventKind::kLoad, FLASHWOK_EVENT_LOAD},
                                {EventKind::kSoftmax, FLASHWOK_EVENT_SOFTMAX},
                                {EventKind::kRescale, FLASHWOK_EVENT_RESCALE},
                                {EventKind::kFinalize, FLASHWOK_EVENT_FINALIZE},
-                               {EventKind::kSkip, FLASHWOK_EVENT_SKIP}}));
+                               {EventKind::kSkip, FLASHWOK_EVENT_SKIP},
+                               {EventKind::kIssue, FLASHWOK_EVENT_ISSUE},
+                               {EventKind::kWait, FLASHWOK_EVENT_WAIT},
+                               {EventKind::kTurn, FLASHWOK_EVENT_TURN},
+                               {EventKind::kPack, FLASHWOK_EVENT_PACK},
+                               {EventKind::kSchedule, FLASHWOK_EVENT_SCHEDULE}}));
 static_assert(Same<Role>({{Role::kQ, FLASHWOK_ROLE_Q},
                           {Role::kK, FLASHWOK_ROLE_K},
                           {Role::kV, FLASHWOK_ROLE_V},
@@ -294,6 +299,6 @@ const char* flashwok_causal_name(flashwok_causal causal) {
 }
 const char* flashwok_pass_name(flashwok_pass pass) { return NameFromC(pass, Pass::kBackward); }
 const char* flashwok_event_kind_name(flashwok_event_kind kind) {
-  return NameFromC(kind, EventKind::kSkip);
+  return NameFromC(kind, EventKind::kSchedule);
 }
 const char* flashwok_role_name(flashwok_role role) { return NameFromC(role, Role::kDLse); }

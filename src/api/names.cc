@@ -40,7 +40,8 @@ const char* Name(Pass pass) { return pass == Pass::kForward ? "forward" : "backw
 
 const char* Name(EventKind kind) {
   static constexpr const char* kNames[] = {"load",    "store",    "product", "softmax",
-                                           "rescale", "finalize", "skip"};
+                                           "rescale", "finalize", "skip",    "issue",
+                                           "wait",    "turn",     "pack",    "schedule"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -29,6 +29,7 @@ Status ForwardV3(const Problem& problem, const ForwardOutput& output, const Laun
       MakeForwardV3Params(layout, ForwardV3ConfigOf(layout), output, launch.workspace,
                           EncodeWithDriver, &params);
   if (!status.ok() || params.schedule.total() == 0) return status;
+  params.stamps = launch.stamps;
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const auto most = static_cast<std::uint32_t>(Multiprocessors(problem.q.device.index));
   const auto blocks = static_cast<int>(std::min(params.schedule.total(), most));

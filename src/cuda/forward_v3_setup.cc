@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "common/mask.h"
 #include "common/tile_range.h"
 #include "cuda/forward_params.h"
 
@@ -72,21 +71,6 @@ Status Encode(const Tensor& tensor, int rows, int cols, EncodeTensorMap encode,
 
 }  // namespace
 
-// The lengths of varlen sequences are on the device: they count as long ones.
-int ForwardV3RowOf(const Layout& layout) {
-  const Problem& problem = layout.problem();
-  const IntervalMask mask = IntervalMask::Make(problem.causal, problem.window_left,
-                                               problem.window_right, 0, layout.total_k);
-  const std::int64_t keys = Varlen(layout) ? INT64_MAX : layout.total_k;
-  return ForwardV3Row(layout.head_dim, layout.head_dim_v, std::min(keys, mask.left + mask.right + 1),
-                      ForwardV3Hides(problem));
-}
-
-ForwardV3Config ForwardV3ConfigOf(const Layout& layout) {
-  const ForwardV3Config& config = kForwardV3Configs[ForwardV3RowOf(layout)];
-  return layout.softcap > 0.0 ? WithSoftcap(config) : config;
-}
-
 std::string ForwardV3Objection(const Layout& layout) {
   const Problem& problem = layout.problem();
   if (std::string objection = CudaObjection(layout); !objection.empty()) return objection;
@@ -110,12 +94,6 @@ std::string ForwardV3Objection(const Layout& layout) {
   if (layout.total_q > kMaxRows) return "q: more than 2^31 - 513 rows";
   if (layout.total_k > kMaxRows) return "k: more than 2^31 - 513 rows";
   return {};
-}
-
-bool ForwardV3Hides(const Problem& problem) {
-  return problem.causal != Causal::kNone || problem.window_left >= 0 ||
-         problem.window_right >= 0 || problem.cu_seqlens_q.present() ||
-         problem.seqused_k.present();
 }
 
 std::size_t ForwardV3Scratch(const Layout& layout, const ForwardV3Config& config) {

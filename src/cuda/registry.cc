@@ -1,5 +1,6 @@
 #include "cuda/registry.h"
 
+#include "cuda/config/time_stamps.h"
 #include "cuda/device.h"
 #include "cuda/kernels.h"
 
@@ -11,7 +12,7 @@ constexpr const char* kHopper = "compute capability 9.0";
 
 constexpr Kernel kKernels[] = {
     {"cuda_forward_v3", Pass::kForward, Algorithm::kV3, 90, false, kHopper, ForwardV3Objection,
-     PlanForwardV3, ForwardV3Bytes, ForwardV3},
+     PlanForwardV3, ForwardV3Bytes, ForwardV3, kTimeStamps},
     {"cuda_forward_v2", Pass::kForward, Algorithm::kV2, 80, true, kAmpere, ForwardV2Objection,
      PlanForwardV2, ForwardV2Bytes, ForwardV2},
     {"cuda_forward_v1", Pass::kForward, Algorithm::kV1, 80, true, kAmpere, ForwardV1Objection,

@@ -8,6 +8,8 @@
 
 namespace flashwok::cuda {
 
+struct StampLog;  // attention/stamp_log.h
+
 // What a kernel is given besides the problem; planned by the kernel's row.
 struct Launch {
   int tile_q = 0;
@@ -16,6 +18,7 @@ struct Launch {
   std::int64_t chunk = 0;  // keys of a piece when num_splits > 1
   void* workspace = nullptr;
   void* stream = nullptr;
+  StampLog* stamps = nullptr;  // on the device, for a kernel with time_stamps to write; may be null
 };
 
 inline constexpr const char* kDtypes = "float16 bfloat16";
@@ -33,6 +36,7 @@ struct Kernel {
   Launch (*plan)(const Layout&);
   std::size_t (*bytes)(const Layout&, const Launch&);  // of workspace
   Status (*forward)(const Problem&, const ForwardOutput&, const Launch&);
+  bool time_stamps = false;  // it was built to record them
 };
 
 // On this device, by its compute capability.

@@ -94,6 +94,7 @@ bool Block::Step() {
   }
   const int warp = PickWarp();
   if (warp >= 0) {
+    Tick();
     RunWarp(warp);
     const bool spins = idle_ > 1000;  // for what a load may bring
     if (!loads.empty() && (spins || random.Chance(policy.load_step))) loads.RunOne(*this);

@@ -80,7 +80,16 @@ class Block {
   void Yield();
   // Returns once `body` has run.
   void Collective(const char* what, std::uint32_t mask, CollectiveBody body, void* argument);
-  std::uint64_t Tick() { return ++time_; }
+  // The next cycle of this block's clock; of all blocks two are a nanosecond.
+  std::uint64_t Tick() {
+    ++all_ticks_;
+    return ++time_;
+  }
+  // In steps of 32, as a device's.
+  std::uint64_t Nanoseconds() {
+    Tick();
+    return all_ticks_ / 64 * 32;
+  }
 
   const Policy policy;
   Random& random;
@@ -105,6 +114,7 @@ class Block {
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   int thread_ = 0, alive_ = 0, last_warp_ = -1, last_rank_ = 0;
+  static inline std::uint64_t all_ticks_ = 0;
   std::uint64_t time_ = 0, idle_ = 0;  // idle: threads that only yielded, in a row
   std::exception_ptr failure_;
 };

@@ -61,6 +61,7 @@ void WaitProducts(int pending);
 // Lets others run; what a loop that waits for another thread must call.
 void YieldThread();
 std::uint64_t Clock();
+std::uint64_t GlobalTimer();
 [[noreturn]] void Trap();
 
 }  // namespace flashwok::emulator

@@ -211,6 +211,7 @@ void SetRegisters(int registers, bool take) {
 
 void YieldThread() { Here().Yield(); }
 std::uint64_t Clock() { return Here().Tick(); }
+std::uint64_t GlobalTimer() { return Here().Nanoseconds(); }
 void Trap() { throw Error("__trap"); }
 
 }  // namespace flashwok::emulator

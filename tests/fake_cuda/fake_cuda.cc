@@ -1,6 +1,7 @@
 // Stands in for src/cuda: two devices whose memory lies far from every host address, so that the
 // host cannot use it by mistake, and kernels that are the CPU's. Every run takes 2 ms.
-// FLASHWOK_FAKE_CUDA: absent, full, copy_fails or kernel_fails.
+// FLASHWOK_FAKE_CUDA: absent, full, copy_fails, kernel_fails, or stamps: then V3 is as built with
+// time stamps, and is the CUDA kernel on the emulator when they are recorded.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -8,8 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/attention/stamp_log.h"
 #include "cuda/device.h"
+#include "cuda/forward_v3_setup.h"
 #include "cuda/registry.h"
+#ifdef FLASHWOK_EMULATOR
+#include "tests/emulator/emulated_v3.h"
+#endif
 
 namespace flashwok::cuda {
 namespace {
@@ -74,6 +80,25 @@ bool Bring(Tensor* tensor) {
   return here && tensor->data != nullptr;
 }
 
+Status OnEmulator(const Problem& problem, const ForwardOutput& output, StampLog* stamps) {
+#ifdef FLASHWOK_EMULATOR
+  const std::byte* head = memory.Find(stamps, sizeof(StampLog));
+  if (head == nullptr) return Fails("no log is there");
+  const auto& log = *reinterpret_cast<const StampLog*>(head);
+  std::byte* all = memory.Find(stamps, StampLog::Bytes(log.num_blocks, log.capacity));
+  if (all == nullptr) return Fails("the log is too small");
+  test::RunEmulatedV3(problem, output,
+                      {.row = ForwardV3RowOf(Layout(problem)),
+                       .seed = 5,
+                       .time_stamps = true,
+                       .stamps = reinterpret_cast<StampLog*>(all)});
+  return {};
+#else
+  (void)problem, (void)output, (void)stamps;
+  return Fails("there is no emulator");
+#endif
+}
+
 template <Algorithm kAlgorithm>
 Status OnCpu(const Problem& problem, const ForwardOutput& output, const Launch& launch) {
   if (Set("kernel_fails")) {
@@ -90,30 +115,44 @@ Status OnCpu(const Problem& problem, const ForwardOutput& output, const Launch& 
     if (!Bring(tensor)) return Fails("a tensor is not there");
   }
   p.algorithm = kAlgorithm;
+  if (launch.stamps != nullptr) return OnEmulator(p, out, launch.stamps);
   return flashwok::Forward(p, out);
 }
 
 std::string Objection(const Layout& layout) {
   return layout.head_dim % 8 == 0 ? "" : "head_dim: must be a multiple of 8";
 }
-Launch PlanTiles(const Layout&) { return {128, 64, 1, 0, nullptr, nullptr}; }
+Launch PlanTiles(const Layout& layout) {
+  Launch launch;
+  launch.tile_q = Set("stamps") ? ForwardV3ConfigOf(layout).tile_q() : 128;
+  launch.tile_kv = Set("stamps") ? ForwardV3ConfigOf(layout).tile_kv : 64;
+  return launch;
+}
 std::size_t Bytes(const Layout&, const Launch&) { return kWorkspace; }
 
 template <Algorithm kAlgorithm>
 constexpr Kernel Row(const char* name) {
   return {name,  Pass::kForward,           kAlgorithm, 90,
           true,  "compute capability 9.0", Objection,  PlanTiles,
-          Bytes, OnCpu<kAlgorithm>};
+          Bytes, OnCpu<kAlgorithm>,        false};
 }
 
 constexpr Kernel kKernels[] = {
     Row<Algorithm::kV3>("cuda_forward_v3"), Row<Algorithm::kV2>("cuda_forward_v2"),
     Row<Algorithm::kV1>("cuda_forward_v1"), Row<Algorithm::kStandard>("cuda_forward_standard")};
 
+constexpr Kernel WithStamps(Kernel kernel) {
+  kernel.time_stamps = true;
+  return kernel;
+}
+constexpr Kernel kStamped[] = {WithStamps(kKernels[0]), kKernels[1], kKernels[2], kKernels[3]};
+
 }  // namespace
 
 bool Runs(const Kernel&, int device) { return device < DeviceCount(); }
-std::span<const Kernel> Registry() { return kKernels; }
+std::span<const Kernel> Registry() {
+  return Set("stamps") ? std::span<const Kernel>(kStamped) : kKernels;
+}
 
 int DeviceCount() { return Set("absent") ? 0 : kDevices; }
 std::string DeviceName(int) { return "Fake GPU"; }

@@ -3,6 +3,7 @@
 
 #include "cuda/attention/params.h"
 #include "cuda/attention/schedule.h"
+#include "cuda/attention/stamp_log.h"
 #include "cuda/ptx/tensor_map.h"
 
 namespace flashwok::cuda {
@@ -32,6 +33,7 @@ struct ForwardV3Params {
   int tile_q = 0;
   bool bulk_store = true;  // O has the inputs' dtype and strides that its tensor map expresses
   ptx::TensorMap q, k, v, o;  // boxes of one swizzle width by 64 rows (q, o) or kTileKV (k, v)
+  StampLog* stamps = nullptr;  // for a kernel built with time stamps, or null
 };
 
 }  // namespace flashwok::cuda

@@ -21,12 +21,13 @@ template <int kStages>
 struct Ring {
   std::uint32_t count = 0;  // of the places before it
 
-  __device__ __forceinline__ int stage() const { return static_cast<int>(count % kStages); }
+  __device__ __forceinline__ std::uint32_t stage() const { return count % kStages; }
   // Which phase of a barrier is meant.
   __device__ __forceinline__ std::uint32_t parity() const { return count / kStages % 2; }
   __device__ __forceinline__ void Next() { ++count; }
-  __device__ __forceinline__ void NextInWarp() { count = Uniform(count + 1); }
+  __device__ __forceinline__ Ring InWarp() const { return {Uniform(count)}; }
   __device__ __forceinline__ Ring Before() const { return {count - 1}; }
+  __device__ __forceinline__ Ring After() const { return {count + 1}; }
 };
 
 // full[stage]: its bytes have come. empty[stage]: every consumer warp has let go of it.

@@ -13,15 +13,17 @@ namespace flashwok::cuda {
 template <int kCols>
 struct LazySoftmax {
   float factor;      // of a score, gives units of log2; above 0
-  float row_max[2];  // m, in units of log2; -inf before the first key
+  float row_max[2];  // m, in units of log2; before the first key below all of them
   float row_sum[2];  // l of this thread's columns
   float alpha[2];    // what the last move of m made of the old part
+  int limit[2];      // the bits of the score above which m moves
 
   __device__ __forceinline__ explicit LazySoftmax(float score_factor) : factor(score_factor) {
     for (int r = 0; r < 2; ++r) {
-      row_max[r] = kMinusInf;
+      row_max[r] = kLowest;
       row_sum[r] = 0.0f;
       alpha[r] = 1.0f;
+      limit[r] = __float_as_int(kLowest);
     }
   }
 
@@ -36,14 +38,11 @@ struct LazySoftmax {
       high[0] = ptx::Max3(high[0], __float_as_int(S[i]), __float_as_int(S[i + 1]));
       high[1] = ptx::Max3(high[1], __float_as_int(S[i + 2]), __float_as_int(S[i + 3]));
     }
-    const bool grew =
-        __any_sync(kAllLanes, __int_as_float(high[0]) * factor > row_max[0] + kMaxGrowth ||
-                                  __int_as_float(high[1]) * factor > row_max[1] + kMaxGrowth);
+    const bool grew = __any_sync(kAllLanes, high[0] > limit[0] || high[1] > limit[1]);
     if (grew) [[unlikely]] Raise(S);
-    const float shift[2] = {SafeMax(row_max[0]), SafeMax(row_max[1])};
 #pragma unroll
     for (int i = 0; i < kCols / 2; ++i) {
-      S[i] = ptx::Exp2(__fmaf_rn(S[i], factor, -shift[i / 2 % 2]));
+      S[i] = ptx::Exp2(__fmaf_rn(S[i], factor, -row_max[i / 2 % 2]));
       row_sum[i / 2 % 2] += S[i];
     }
     return grew;
@@ -80,9 +79,10 @@ struct LazySoftmax {
       for (int i = 2 * r; i < kCols / 2; i += 4) high = fmaxf(high, fmaxf(S[i], S[i + 1]));
       high = QuadMax(high) * factor;
       high = high > row_max[r] + kMaxGrowth ? high : row_max[r];
-      alpha[r] = ptx::Exp2(row_max[r] - SafeMax(high));
+      alpha[r] = ptx::Exp2(row_max[r] - high);
       row_sum[r] *= alpha[r];
       row_max[r] = high;
+      limit[r] = __float_as_int(__fdividef(high + kMaxGrowth, factor));
     }
   }
 };

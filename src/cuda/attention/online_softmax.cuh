@@ -14,10 +14,12 @@ namespace flashwok::cuda {
 inline constexpr float kLog2E = 1.44269504088896340736f;
 inline constexpr float kLn2 = 0.69314718055994530942f;
 inline constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+inline constexpr float kLowest = -std::numeric_limits<float>::max();
 
-// row_max in units of log2. A lane's row_sum is the sum over its own columns; QuadSum joins them.
+// row_max in units of log2, before the first key below all of them. A lane's row_sum is the sum over
+// its own columns; QuadSum joins them.
 struct RowState {
-  float row_max[2] = {kMinusInf, kMinusInf};
+  float row_max[2] = {kLowest, kLowest};
   float row_sum[2] = {0.0f, 0.0f};
 };
 
@@ -111,7 +113,7 @@ __device__ __forceinline__ void Raise(float factor, const float (&S)[kCount], Ro
     const float old = state.row_max[r];
     const float here = factor * max[r];
     state.row_max[r] = here > old + kMaxGrowth ? here : old;
-    alpha[r] = ptx::Exp2(old - SafeMax(state.row_max[r]));
+    alpha[r] = ptx::Exp2(old - state.row_max[r]);
     state.row_sum[r] *= alpha[r];
   }
   Rescale(alpha, O);
@@ -127,9 +129,8 @@ __device__ __forceinline__ void OnlineSoftmax(float factor, float (&S)[kBlocks][
 #pragma unroll
   for (int m = 0; m < kBlocks; ++m) {
     if (grown) Raise(factor, S[m], state[m], O[m]);
-    const float max[2] = {SafeMax(state[m].row_max[0]), SafeMax(state[m].row_max[1])};
     float sum[2];
-    Exp2Rows(factor, max, S[m], sum);
+    Exp2Rows(factor, state[m].row_max, S[m], sum);
 #pragma unroll
     for (int r = 0; r < 2; ++r) state[m].row_sum[r] += sum[r];
   }

@@ -55,6 +55,12 @@ struct BlockPlan {
   int k_end;            // the row in k and v behind the last
 };
 
+// The KV tile behind the last that the block visits.
+template <class Traits>
+__device__ __forceinline__ int EndTile(const ForwardV3Params& p, const BlockPlan& plan) {
+  return (plan.k_end - static_cast<int>(p.base.At(plan.work.batch).k_begin)) / Traits::kTileKV;
+}
+
 template <int kConsumers>
 struct WorkPlan {
   BlockPlan block;

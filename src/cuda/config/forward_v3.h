@@ -23,10 +23,11 @@ inline constexpr int kAnyKeys = 0, kNoKeys = -1;
 inline constexpr ForwardV3Config kForwardV3Configs[] = {
     // Narrow: few keys beside those that a query sees.
     {64, 64, 4, 64, 10, 1, false, kNoKeys, 512},
-    {64, 64, 4, 64, 8, 2, false, 2048, 4096},  // short: 256 rows leave no part of a tile empty
+    {64, 64, 4, 64, 8, 2, false, 4096, 8192},  // short: 256 rows leave no part of a tile empty
     {64, 64, 3, 128, 4, 2, false},
     {96, 96, 3, 96, 2, 2, false},
-    {128, 128, 3, 64, 5, 1, false, kNoKeys, 1024},
+    {128, 128, 3, 64, 5, 1, false, kNoKeys, 512},
+    {128, 128, 3, 64, 4, 2, false, kNoKeys, 1024},
     {128, 128, 2, 128, 3, 1, true, 1024, kNoKeys},
     {128, 128, 3, 80, 4, 1, false},
     {192, 128, 2, 128, 2, 1, true},

@@ -11,6 +11,7 @@ template <DType kType_, ForwardV3Config kConfig, bool kSoftcap_>
 struct ForwardV3Traits {
   static constexpr DType kType = kType_;
   static constexpr bool kSoftcap = kSoftcap_;
+  static constexpr bool kTimeStamps = false;
   static constexpr int kConsumers = kConfig.consumers;
   static constexpr int kTileKV = kConfig.tile_kv;
   static constexpr int kTileQ = kConfig.tile_q();

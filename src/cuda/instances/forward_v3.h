@@ -19,7 +19,7 @@ cudaError_t LaunchForwardV3(DType dtype, const ForwardV3Params& params, int bloc
 inline constexpr ForwardV3Launcher kForwardV3Launchers[] = {
     LaunchForwardV3<0>, LaunchForwardV3<1>, LaunchForwardV3<2>, LaunchForwardV3<3>,
     LaunchForwardV3<4>, LaunchForwardV3<5>, LaunchForwardV3<6>, LaunchForwardV3<7>,
-    LaunchForwardV3<8>, LaunchForwardV3<9>, LaunchForwardV3<10>};
+    LaunchForwardV3<8>, LaunchForwardV3<9>, LaunchForwardV3<10>, LaunchForwardV3<11>};
 static_assert(std::size(kForwardV3Launchers) == kForwardV3Rows);
 
 }  // namespace flashwok::cuda

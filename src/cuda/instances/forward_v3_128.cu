@@ -1,4 +1,4 @@
 #include "cuda/kernels/forward_v3.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV3<6>(
+template cudaError_t flashwok::cuda::LaunchForwardV3<7>(
     DType, const ForwardV3Params&, int, cudaStream_t);

@@ -1,4 +1,4 @@
 #include "cuda/kernels/forward_v3.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV3<8>(
+template cudaError_t flashwok::cuda::LaunchForwardV3<9>(
     DType, const ForwardV3Params&, int, cudaStream_t);

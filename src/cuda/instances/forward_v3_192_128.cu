@@ -1,4 +1,4 @@
 #include "cuda/kernels/forward_v3.cuh"
 
-template cudaError_t flashwok::cuda::LaunchForwardV3<7>(
+template cudaError_t flashwok::cuda::LaunchForwardV3<8>(
     DType, const ForwardV3Params&, int, cudaStream_t);

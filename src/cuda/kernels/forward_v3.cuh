@@ -13,6 +13,7 @@
 #include "cuda/attention/lazy_softmax.cuh"
 #include "cuda/attention/repair_list.cuh"
 #include "cuda/attention/seen_keys.cuh"
+#include "cuda/config/time_stamps.h"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/setmaxnreg.cuh"
 #include "cuda/tile/gemm_async.cuh"
@@ -29,35 +30,32 @@ struct ForwardV3Consumer {
   // with it, and the warps store.
   static constexpr bool kStaged = Traits::kQStages > 1;
   using Softmax = LazySoftmax<Traits::kTileKV>;
-  using Plan = WorkPlan<Traits::kConsumers>;
+  using QRing = Ring<Traits::kQStages>;
+  using KVRing = Ring<Traits::kStages>;
 
   __device__ __forceinline__ ForwardV3Consumer(const ForwardV3Params& params,
                                                ForwardV3Storage<Traits>& shared, int number)
-      : p(params), storage(shared), consumer(number), group{number} {}
+      : p(params), storage(shared), consumer(number), group{number}, stamps(params.stamps) {}
 
   const ForwardV3Params& p;
   ForwardV3Storage<Traits>& storage;
   const int consumer;
   const ConsumerGroup<Traits> group;
-  Ring<Traits::kQStages> q;
-  Ring<Traits::kStages> kv;  // of the next K product; of V the place before it
+  QRing q;
+  KVRing kv;                         // of the next K product; of V the place before it
   float S[kScores];                  // [64, kTileKV], then P
   std::uint32_t P[kScores / 2];      // the same, packed: an operand
   float O[kValues];                  // [64, kHeadDimV]
+  StampsOf<Traits> stamps;
 
-  __device__ __forceinline__ const Plan& PlanOf(const Ring<Traits::kQStages>& at) const {
-    return storage.plans[at.count % 4];
-  }
-  __device__ __forceinline__ const RowsPlan& Rows(const Ring<Traits::kQStages>& at) const {
-    return PlanOf(at).consumers[consumer];
+  __device__ __forceinline__ const RowsPlan& Rows(const QRing& at) const {
+    return storage.Plan(at).consumers[consumer];
   }
   // Whether there is a work; waits for its Q.
-  __device__ __forceinline__ bool Take(const Ring<Traits::kQStages>& at) {
+  __device__ __forceinline__ bool Take(const QRing& at) {
     storage.q_ring.WaitFull(at);
-    return Uniform(PlanOf(at).block.work.q_tile) >= 0;
-  }
-  __device__ __forceinline__ int StaleKeys() const {
-    return Uniform(Rows(q).before == 0 ? PlanOf(q).block.stale_keys : 0);
+    stamps.Done(V3Step::kQ, storage.Plan(at).block.work);
+    return Uniform(storage.Plan(at).block.work.q_tile) >= 0;
   }
 
   __device__ __forceinline__ bool First() const { return threadIdx.x % 128 == 0; }
@@ -65,54 +63,59 @@ struct ForwardV3Consumer {
     return storage.last_repair[4 * consumer + WarpOfGroup()];
   }
 
-  // Where the operands of the next products lie, once a warp: found ahead of what they wait for.
-  struct Operands {
-    std::uint32_t q, k, v;
-  };
-  __device__ __forceinline__ Operands Locate(const Ring<Traits::kQStages>& at) const {
-    return {Uniform(ptx::SharedAddress(storage.q[at.stage()][consumer])),
-            Uniform(ptx::SharedAddress(storage.k[kv.stage()])),
-            Uniform(ptx::SharedAddress(storage.v[kv.Before().stage()]))};
+  __device__ __forceinline__ std::uint64_t Queries(const QRing& at) const {
+    return Descriptor::InnerMajor<typename Traits::QTile>(
+        Uniform(ptx::SharedAddress(storage.q[at.stage()][consumer])));
   }
-
-  // S = Q K^T, asynchronous.
-  __device__ __forceinline__ void ScoreProduct(const Operands& operands) {
+  // S = Q K^T of tile j, asynchronous, in turn.
+  __device__ __forceinline__ void ScoreProduct(std::uint64_t queries, const KVRing& keys, int j) {
+    storage.k_ring.WaitFull(kv);
+    stamps.Done(V3Step::kK, j);
+    group.WaitTurn();
+    stamps.Done(V3Step::kTurn, j);
     using QTile = typename Traits::QTile;
     using KTile = typename Traits::KTile;
-    MultiplyTransposed<Traits::kType, QTile, KTile>(operands.q, operands.k, S);
+    MultiplyTransposed<Traits::kType, QTile, KTile>(
+        queries, Descriptor::InnerMajor<KTile>(ptx::SharedAddress(storage.k), keys.stage()), S);
+    stamps.Done(V3Step::kIssueS, j);
   }
 
-  // O += P V, asynchronous.
-  __device__ __forceinline__ void ValueProduct(const Operands& operands, bool accumulate) {
-    Multiply<Traits::kType, typename Traits::VTile>(P, operands.v, accumulate, O);
+  // O += P V of tile j + 1, asynchronous.
+  __device__ __forceinline__ void ValueProduct(const KVRing& values, int j, bool accumulate) {
+    using VTile = typename Traits::VTile;
+    Multiply<Traits::kType, VTile>(
+        P, Descriptor::OuterMajor<VTile>(ptx::SharedAddress(storage.v), values.stage()), accumulate,
+        O);
+    stamps.Done(V3Step::kIssueO, j + 1);
   }
 
   // Softcap and masks of tile j of the work at `at`.
-  __device__ __forceinline__ void Scores(const Ring<Traits::kQStages>& at, const KeyTiles& tiles,
-                                         int j) {
+  __device__ __forceinline__ void Scores(const QRing& at, const KeyTiles& tiles, int j) {
     if constexpr (Traits::kSoftcap) CapScores(p.base.score_factor, p.base.softcap_log2, S);
     if (tiles.NeedsMask(j)) [[unlikely]] {
-      const Plan& plan = PlanOf(at);
+      const auto& plan = storage.Plan(at);
       const int key = j * Traits::kTileKV;
       HideOutside<Traits::kTileKV>(S, plan.consumers[consumer], plan.block.keys, key);
     }
   }
 
-  // V of the next tile, of these rows the first or not. In the first, rows past the last key can
-  // hold anything: they become zeros, which P's zeros leave alone. Every consumer writes the same.
-  __device__ __forceinline__ void WaitValues(bool first_tile) {
+  // V of tile j + 1, of these rows the first or not. In the first, rows past the last key can hold
+  // anything: they become zeros, which P's zeros leave alone. Every consumer writes the same.
+  __device__ __forceinline__ void WaitValues(int j, bool first_tile) {
     using VTile = typename Traits::VTile;
-    storage.v_ring.WaitFull(kv.Before());
-    if (!(p.base.cu_seqlens_k || p.base.seqused_k) || !first_tile) return;
-    const int stale_keys = StaleKeys();
+    const KVRing values = kv.Before();
+    storage.v_ring.WaitFull(values);
+    stamps.Done(V3Step::kV, j + 1);
+    if (!first_tile) [[likely]] return;
+    const int stale_keys = Uniform(Rows(q).before == 0 ? storage.Plan(q).block.stale_keys : 0);
     if (stale_keys == 0) [[likely]] return;
-    ClearLastRows<VTile>(storage.v[kv.Before().stage()], stale_keys);
+    ClearLastRows<VTile>(storage.v[values.stage()], stale_keys);
     ptx::FenceProxyAsync();
     group.Sync();
   }
 
-  // Tiles of the block that none of these rows sees.
-  __device__ __forceinline__ void Skip(int count) {
+  // Tiles of the block that none of these rows sees: the `count` before `end`.
+  __device__ __forceinline__ void Skip(int end, int count) {
 #pragma unroll 1
     for (; count > 0; --count) {
       group.WaitTurn();
@@ -120,9 +123,10 @@ struct ForwardV3Consumer {
       storage.k_ring.WaitFull(kv);
       storage.v_ring.WaitFull(kv);
       __syncwarp();  // no lane gives back what another waits for
+      stamps.Done(V3Step::kSkip, --end);
       storage.k_ring.Release(kv);
       storage.v_ring.Release(kv);
-      kv.NextInWarp();
+      kv.Next();
     }
   }
 
@@ -132,6 +136,7 @@ struct ForwardV3Consumer {
     if (!kStaged || q.count == 0) return;
     if (First()) {
       ptx::TmaStoreWaitRead<0>();
+      stamps.Done(V3Step::kStored);
       ptx::MbarrierArrive(&storage.q_ring.empty[q.Before().stage()]);
     }
     __syncwarp();
@@ -141,26 +146,27 @@ struct ForwardV3Consumer {
     return Softmax(Traits::kSoftcap ? 1.0f : p.base.score_factor);
   }
 
-  // The next S, and O += P V of this tile, of the work's the first or not, which runs on under what
-  // follows.
-  __device__ __forceinline__ void Products(const Ring<Traits::kQStages>& at, bool first) {
-    const Operands operands = Locate(at);
-    storage.k_ring.WaitFull(kv);
-    group.WaitTurn();
-    ScoreProduct(operands);                // S of the next tile
-    WaitValues(first);
-    ValueProduct(operands, !first);        // O += P V of this one, under its softmax
+  // S of tile `next`, and O += P V of tile j + 1, of the work's the first or not, which runs on
+  // under what follows. The operands' places are found once a warp, ahead of what they wait for.
+  __device__ __forceinline__ void Products(const QRing& at, int next, int j, bool first) {
+    const std::uint64_t queries = Queries(at);
+    const KVRing here = kv.InWarp();
+    ScoreProduct(queries, here, next);     // S of the next tile
+    WaitValues(j, first);
+    ValueProduct(here.Before(), j, !first);  // O += P V of this one, under its softmax
     group.PassTurn();
     ptx::WgmmaWait<1>();
     ptx::WgmmaHold(S);
+    stamps.Done(V3Step::kS, next);
     storage.k_ring.Release(kv);
   }
-  __device__ __forceinline__ void AwaitValues(const Softmax& softmax) {
+  __device__ __forceinline__ void AwaitValues(const Softmax& softmax, int j) {
     ptx::WgmmaAfter(softmax.row_sum[0] + softmax.row_sum[1]);
     ptx::WgmmaWait<0>();
     ptx::WgmmaHold(O);
+    stamps.Done(V3Step::kO, j + 1);
     storage.v_ring.Release(kv.Before());
-    kv.NextInWarp();
+    kv.Next();
   }
   // Whether some keys are hidden, and where the warp puts rows to be done again.
   __device__ __forceinline__ bool MayRepair() const {
@@ -185,7 +191,7 @@ struct ForwardV3Consumer {
 template <class Traits>
 __device__ __forceinline__ auto ForwardV3Consumer<Traits>::Close(Softmax& softmax) -> Factors {
   softmax.SumLanes();
-  const BlockPlan& plan = PlanOf(q).block;
+  const BlockPlan& plan = storage.Plan(q).block;
   const int first = BlockRow() + FragmentRow();
   const bool may_repair = MayRepair();
   if (FragmentCol() == 0) {
@@ -198,6 +204,7 @@ __device__ __forceinline__ auto ForwardV3Consumer<Traits>::Close(Softmax& softma
     }
   }
   __syncwarp();
+  stamps.Done(V3Step::kClose);
   return {softmax.Inverse(0), softmax.Inverse(1)};
 }
 
@@ -205,7 +212,7 @@ __device__ __forceinline__ auto ForwardV3Consumer<Traits>::Close(Softmax& softma
 template <class Traits>
 __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const Factors& factors) {
   using OTile = typename Traits::OTile;
-  const BlockPlan& plan = PlanOf(q).block;
+  const BlockPlan& plan = storage.Plan(q).block;
   const WorkItem work = plan.work;
   const int warp_row = BlockRow();
 #pragma unroll
@@ -215,6 +222,7 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const Factor
     const unsigned bad = RowsNotFinite(O);
     if (bad != 0) AddRepair(p.repairs, RepairNumber(plan), work, row, bad, LastRepair());
   }
+  stamps.Done(V3Step::kFinalize);
   const auto address = [&](int at) {
     return p.base.o.Row(work.batch, plan.q_row + warp_row + at, work.head);
   };
@@ -230,10 +238,12 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const Factor
     StageRows<Traits::kType, OTile>(O, ptx::SharedAddress(tile));
     ptx::FenceProxyAsync();
     group.Sync();
+    stamps.Done(V3Step::kStage);
     const int batch = p.base.cu_seqlens_q ? 0 : work.batch;
     if (First()) StoreTile<OTile>(tile, p.o, plan.q_row + 64 * consumer, work.head, batch);
   }
   __syncwarp();
+  stamps.Done(V3Step::kStore);
   if (kStaged && WarpOfGroup() != 0) storage.q_ring.Release(q);
   __syncwarp();
 }
@@ -244,58 +254,66 @@ template <class Traits>
 __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softmax) {
   KeyTiles tiles = Uniform(Rows(q).tiles);
   int j = tiles.end - 1;
-  Skip(Uniform(Rows(q).before));
-  const Operands operands = Locate(q);
-  storage.k_ring.WaitFull(kv);
-  group.WaitTurn();
-  ScoreProduct(operands);                // S = Q K^T
+  Skip(EndTile<Traits>(p, storage.Plan(q).block), Uniform(Rows(q).before));
+  const std::uint64_t queries = Queries(q);
+  ScoreProduct(queries, kv.InWarp(), j);  // S = Q K^T
   group.PassTurn();
   ptx::WgmmaWait<0>();
   ptx::WgmmaHold(S);
+  stamps.Done(V3Step::kS, j);
   storage.k_ring.Release(kv);
-  kv.NextInWarp();
+  kv.Next();
   if (!kStaged && j == tiles.begin) storage.q_ring.Release(q);
   Scores(q, tiles, j);
   softmax.Update(S);                     // m, P, l
+  stamps.Done(V3Step::kSoftmax, j, softmax.row_sum);
   PackRows<Traits::kType>(S, P);
+  stamps.Done(V3Step::kPack, j);
   for (;;) {
     for (--j; j >= tiles.begin; --j) {
       const bool first = j + 2 == tiles.end;
-      Products(q, first);
+      Products(q, j, j, first);
       if (!kStaged && j == tiles.begin) storage.q_ring.Release(q);
       Scores(q, tiles, j);
       const bool moved = softmax.Update(S);  // m, P, l
+      stamps.Done(V3Step::kSoftmax, j, softmax.row_sum);
       if (first) Settle();
-      AwaitValues(softmax);
+      AwaitValues(softmax, j);
       if (moved) softmax.Rescale(O);         // O *= alpha
+      stamps.Done(V3Step::kRescale, j);
       PackRows<Traits::kType>(S, P);
+      stamps.Done(V3Step::kPack, j);
     }
     if constexpr (!kStaged) break;
     // The first S of the next work under the last P V of this one.
     const bool first = j + 2 == tiles.end;
     if (first) Settle();
-    Ring<Traits::kQStages> at = q;
-    at.NextInWarp();
+    const QRing at = q.After().InWarp();
     storage.q_ring.WaitFull(at);
+    stamps.Done(V3Step::kQ, storage.Plan(at).block.work);
     if (Uniform(Rows(at).joins) == 0) break;
-    Products(at, first);
+    Products(at, Rows(at).tiles.end - 1, j, first);
     const Factors factors = Close(softmax);
     softmax = Fresh();
+    const int passed = j;
     tiles = Uniform(Rows(at).tiles);
     j = tiles.end - 1;
     Scores(at, tiles, j);
     softmax.Update(S);
-    AwaitValues(softmax);
+    stamps.Done(V3Step::kSoftmax, j, softmax.row_sum);
+    AwaitValues(softmax, passed);
     PackRows<Traits::kType>(S, P);
+    stamps.Done(V3Step::kPack, j);
     Finalize(factors);
     q = at;
   }
-  WaitValues(j + 2 == tiles.end);
-  ValueProduct(Locate(q), j + 2 != tiles.end);
+  WaitValues(j, j + 2 == tiles.end);
+  ValueProduct(kv.Before().InWarp(), j, j + 2 != tiles.end);
   ptx::WgmmaWait<0>();
   ptx::WgmmaHold(O);
+  stamps.Done(V3Step::kO, j + 1);
   storage.v_ring.Release(kv.Before());
-  Skip(Uniform(Rows(q).after));
+  Skip(tiles.begin, Uniform(Rows(q).after));
 }
 
 template <class Traits>
@@ -303,20 +321,21 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
   if (consumer == Traits::kConsumers - 1) group.PassTurn();
   if (LaneIndex() == 0) LastRepair() = -1;
   __syncwarp();
-  for (; Take(q); q.NextInWarp()) {
+  for (; Take(q); q = q.After().InWarp()) {
     Softmax softmax = Fresh();
     if (Uniform(Rows(q).tiles.begin) < Uniform(Rows(q).tiles.end)) {
       Attend(softmax);
     } else {
       Settle();
       if (!kStaged) storage.q_ring.Release(q);
-      Skip(Uniform(Rows(q).before));
+      Skip(EndTile<Traits>(p, storage.Plan(q).block), Uniform(Rows(q).before));
 #pragma unroll
       for (int i = 0; i < kValues; ++i) O[i] = 0.0f;
     }
     Finalize(Close(softmax));
   }
   if (First()) ptx::TmaStoreWaitRead<0>();
+  stamps.Done(V3Step::kStored);
   if (p.repairs == nullptr) return;
   if (First()) ptx::TmaStoreWait<0>();
   group.Sync();
@@ -338,7 +357,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::GiveRegisters<Traits::kProducerRegisters>();
-    if (threadIdx.x < 32) ForwardV3Producer<Traits>{params, storage, {}, {}}.Run();
+    if (threadIdx.x < 32) ForwardV3Producer<Traits>(params, storage).Run();
   } else {
     ptx::TakeRegisters<Traits::kConsumerRegisters>();
     const int consumer = Uniform(static_cast<int>(threadIdx.x / 128 - 1));
@@ -360,8 +379,8 @@ cudaError_t StartForwardV3(const ForwardV3Params& params, int blocks, cudaStream
 
 template <DType kType, ForwardV3Config kConfig>
 cudaError_t StartForwardV3(const ForwardV3Params& params, int blocks, cudaStream_t stream) {
-  using Plain = ForwardV3Traits<kType, kConfig, false>;
-  using Capped = ForwardV3Traits<kType, WithSoftcap(kConfig), true>;
+  using Plain = AsBuilt<ForwardV3Traits<kType, kConfig, false>>;
+  using Capped = AsBuilt<ForwardV3Traits<kType, WithSoftcap(kConfig), true>>;
   return params.base.softcap_log2 != 0.0f ? StartForwardV3<Capped>(params, blocks, stream)
                                           : StartForwardV3<Plain>(params, blocks, stream);
 }

@@ -9,16 +9,14 @@
 
 namespace flashwok::cuda {
 
-// S = A B^T [64, BTile::kRows], both in shared memory.
+// S = A B^T [64, BTile::kRows], both in shared memory: operands that are alike in the warpgroup.
 template <DType kType, class ATile, class BTile>
-__device__ __forceinline__ void MultiplyTransposed(std::uint32_t a, std::uint32_t b,
+__device__ __forceinline__ void MultiplyTransposed(std::uint64_t a_operand, std::uint64_t b_operand,
                                                    float (&S)[BTile::kRows / 2]) {
   const auto offset = [](auto tile, int col) {
     using Tile = decltype(tile);
     return col / Tile::kBlock * Tile::kBlockBytes + col % Tile::kBlock * 2;
   };
-  const std::uint64_t a_operand = Descriptor::InnerMajor<ATile>(a);
-  const std::uint64_t b_operand = Descriptor::InnerMajor<BTile>(b);
   ptx::WgmmaHold(S);
   ptx::WgmmaFence();
 #pragma unroll
@@ -33,9 +31,8 @@ __device__ __forceinline__ void MultiplyTransposed(std::uint32_t a, std::uint32_
 // O = P B + (accumulate ? O : 0) [64, BTile::kCols], P packed in registers.
 template <DType kType, class BTile>
 __device__ __forceinline__ void Multiply(const std::uint32_t (&P)[BTile::kRows / 4],
-                                         std::uint32_t b, bool accumulate,
+                                         std::uint64_t b_operand, bool accumulate,
                                          float (&O)[BTile::kCols / 2]) {
-  const std::uint64_t b_operand = Descriptor::OuterMajor<BTile>(b);
   ptx::WgmmaHold(O);
   ptx::WgmmaFence();
 #pragma unroll

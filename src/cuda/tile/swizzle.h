@@ -32,14 +32,17 @@ struct SwizzledTile {
 // The 64 bits by which wgmma finds an operand in shared memory.
 struct Descriptor {
   // Rows contiguous along the inner dimension of the product: groups of 8 rows, one after another.
+  // Of tile `n` of those that follow one another from the address.
   template <class Tile>
-  FLASHWOK_HOST_DEVICE static constexpr std::uint64_t InnerMajor(std::uint32_t address) {
-    return Make(address, 16, 8 * Tile::kWidth, Tile::kWidth);
+  FLASHWOK_HOST_DEVICE static constexpr std::uint64_t InnerMajor(std::uint32_t address,
+                                                                 std::uint32_t n = 0) {
+    return Make<Tile>(address, n, 16);
   }
   // Rows run along the inner dimension of the product; the columns' blocks follow one another.
   template <class Tile>
-  FLASHWOK_HOST_DEVICE static constexpr std::uint64_t OuterMajor(std::uint32_t address) {
-    return Make(address, Tile::kBlockBytes, 8 * Tile::kWidth, Tile::kWidth);
+  FLASHWOK_HOST_DEVICE static constexpr std::uint64_t OuterMajor(std::uint32_t address,
+                                                                 std::uint32_t n = 0) {
+    return Make<Tile>(address, n, Tile::kBlockBytes);
   }
   // The operand that starts `bytes` further.
   FLASHWOK_HOST_DEVICE static constexpr std::uint64_t Advance(std::uint64_t descriptor, int bytes) {
@@ -47,11 +50,14 @@ struct Descriptor {
   }
 
  private:
-  FLASHWOK_HOST_DEVICE static constexpr std::uint64_t Make(std::uint32_t address, int leading,
-                                                           int stride, int width) {
-    const std::uint64_t mode = width == 128 ? 1 : 2;
-    return (address >> 4 & 0x3FFF) | static_cast<std::uint64_t>(leading >> 4) << 16 |
-           static_cast<std::uint64_t>(stride >> 4) << 32 | mode << 62;
+  // An address of shared memory has 18 bits. All that varies is in the low half.
+  template <class Tile>
+  FLASHWOK_HOST_DEVICE static constexpr std::uint64_t Make(std::uint32_t address, std::uint32_t n,
+                                                           std::uint32_t leading) {
+    constexpr std::uint32_t kMode = Tile::kWidth == 128 ? 1 : 2;
+    constexpr std::uint32_t kHigh = kMode << 30 | 8 * Tile::kWidth >> 4;
+    const std::uint32_t low = (address >> 4) + (leading >> 4 << 16) + n * (Tile::kBytes >> 4);
+    return std::uint64_t{kHigh} << 32 | low;
   }
 };
 
