@@ -1,14 +1,17 @@
-# Task names only.  PRESET=cpu | cpu-shared | cpu-asan | cpu-tsan; SECONDS of each fuzzer
+# Task names only.  PRESET=cpu | cpu-shared | cpu-asan | cpu-tsan; SECONDS of each fuzzer; FRAMEWORKS
+# that the Python package is tested with
 PRESET ?= cpu
 SECONDS ?= 60
+export FRAMEWORKS ?= torch transformers jax
 BUILD := build/$(PRESET)
 FLASHWOK := $(BUILD)/cli/flashwok
 CUDA_BIN := $(CURDIR)/build/cuda-toolkit/nvidia/cu13/bin
 CUDA_OBJECTS := build/cuda/src/CMakeFiles/flashwok.dir build/cuda/src/CMakeFiles/flashwok_hopper.dir
 CUDA_TABLE := tests/cuda/resources.txt
 
-.PHONY: run test bench support tables lint build packages ci ci-packages asan tsan fuzz \
-        wasm-check neon-check cuda cuda-trace cuda-toolkit cuda-check cuda-resources
+.PHONY: run test bench support tables lint build packages python-packages ci ci-packages asan tsan \
+        fuzz wasm-check neon-check python python-test python-lint wheel cuda cuda-trace cuda-toolkit \
+        cuda-check cuda-resources
 
 run: packages
 	cmake --preset $(PRESET) >/dev/null
@@ -42,6 +45,9 @@ build: packages
 packages:
 	@tools/install_packages.sh
 
+python-packages:
+	@tools/install_packages.sh python
+
 # What continuous integration runs; each line alone is a target too.
 ci: ci-packages
 	$(MAKE) lint
@@ -51,6 +57,7 @@ ci: ci-packages
 	$(MAKE) fuzz
 	$(MAKE) wasm-check
 	$(MAKE) neon-check
+	$(MAKE) python-test wheel FRAMEWORKS=jax  # PyPI's PyTorch brings 3 GB of CUDA
 	$(MAKE) cuda-check
 
 asan:
@@ -71,6 +78,24 @@ wasm-check neon-check: %-check: ci-packages
 	cmake --preset $* >/dev/null
 	cmake --build --preset $*
 	ctest --preset $*
+
+# The Python package, in an environment of its own (build/venv) with all that it works with.
+python: python-packages
+	$$(tools/python_venv.sh) -m pip install -q --no-build-isolation --no-deps \
+	  -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER=ccache \
+	  -C cmake.define.CMAKE_CUDA_COMPILER_LAUNCHER=ccache .
+
+python-test: python python-lint
+	$$(tools/python_venv.sh) -m pytest -q
+
+python-lint:
+	$$(tools/python_venv.sh) -m ruff check
+	$$(tools/python_venv.sh) -m ruff format --check
+	$(if $(filter torch,$(FRAMEWORKS)),$$(tools/python_venv.sh) -m mypy)
+
+# A wheel that stands alone, tried where there is no compiler.
+wheel: python-packages
+	$$(tools/python_venv.sh) tools/build_wheel.py --ccache
 
 # The CUDA kernels, with the system's nvcc or, without one, PyPI's.
 cuda: packages cuda-toolkit

@@ -99,6 +99,8 @@ class Execution(ctypes.Structure):
         ("observer", c_void_p),
         ("observer_data", c_void_p),
         ("stream", c_void_p),
+        ("stop", c_void_p),
+        ("stop_data", c_void_p),
     )
 
 

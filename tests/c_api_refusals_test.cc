@@ -108,6 +108,13 @@ TEST_F(CApiRefusals, NullPointers) {
         [&] { return flashwok_merge_states(t[0], t[1], t[2], t[3], t[4], t[5], text, size); },
         missing(names[n]));
   }
+  const char* quantized[] = {"x", "values", "descale"};
+  for (int n = 0; n < 3; ++n) {
+    const flashwok_tensor* t[] = {&output_.o, &output_.o, &output_.lse};
+    t[n] = nullptr;
+    ExpectRefusal([&] { return flashwok_quantize_float8(t[0], t[1], t[2], text, size); },
+                  missing(quantized[n]));
+  }
   ExpectRefusal([&] { return flashwok_get_kernel(0, nullptr, text, size); }, missing("info"));
   ExpectRefusal([&] { return flashwok_get_cpu_target(0, nullptr, 64, text, size); },
                 missing("name"));

@@ -95,6 +95,8 @@ inline flashwok_execution Plain(const Execution& from) {
   to.tile_kv = from.tile_kv;
   to.kernel = from.kernel.empty() ? nullptr : from.kernel.c_str();  // lives as long as `from`
   to.stream = from.stream;
+  to.stop = from.stop;
+  to.stop_data = from.stop_data;
   return to;
 }
 

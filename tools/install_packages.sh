@@ -1,10 +1,11 @@
 #!/bin/sh
-# Installs the Debian packages that the build needs and that are missing; with `ci`, also those of
-# the fuzzers and of the builds for other machines. Without root or sudo it prints the command and
+# Installs the Debian packages that the build needs and that are missing; with `python`, also those
+# of the Python package; with `ci`, those of the fuzzers and of the builds for other machines too. Without root or sudo it prints the command and
 # stops.
 set -eu
 packages="g++ cmake ninja-build ccache pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev \
 libfmt-dev libgtest-dev libzip-dev libcairo2-dev python3 python3-venv"
+[ -n "${1:-}" ] && ! python3-config --includes >/dev/null 2>&1 && packages="$packages python3-dev"
 [ "${1:-}" = ci ] && packages="$packages clang emscripten g++-aarch64-linux-gnu qemu-user"
 missing=""
 for package in $packages; do

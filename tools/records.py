@@ -9,6 +9,7 @@ RESULTS = "bench/results"
 COMPARE = "bench/results/compare.txt"
 SUPPORT = "docs/support.json"
 COMPARE_ARGUMENTS = "compare --input examples/data/minilm_layer0.safetensors --backward"
+OF_PYTHON = ("wheel_cpu", "h200_python")  # records of the package, in forms of their own
 KERNEL_KEYS = ("name", "pass", "algorithm", "device", "dtypes", "requirement")
 
 
@@ -75,6 +76,8 @@ def states(root):
     """A line for each record: whether it measured the sources of this tree."""
     found = {}
     for file in sorted((root / RESULTS).glob("*.json")):
+        if file.stem in OF_PYTHON:
+            continue
         found[f"{RESULTS}/{file.name}"] = read_bench(root, file.stem)
     compare = read_compare(root)
     if compare is not None:

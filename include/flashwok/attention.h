@@ -118,6 +118,10 @@ struct Execution {
   std::string kernel;           // registry name of the one kernel to take in its pass; empty: any
   Observer* observer = nullptr;
   void* stream = nullptr;  // CUDA
+  // Asked between tiles by the thread that made the call, on the CPU. Not 0 ends the call with
+  // kCancelled; its results then hold anything. It must not throw.
+  std::int32_t (*stop)(void* stop_data) = nullptr;
+  void* stop_data = nullptr;
 };
 
 // Why a kernel would not run a problem.
@@ -158,6 +162,12 @@ FLASHWOK_EXPORT Status ForwardBackward(const Problem& problem, const ForwardOutp
 // seqlen_q]; an output may be one of the inputs.
 FLASHWOK_EXPORT Status MergeStates(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b,
                                    const Tensor& lse_b, const Tensor& o, const Tensor& lse);
+
+// float8 and its scale, one a batch and key head: x = values * descale, up to rounding. The largest
+// finite magnitude of a scale's heads becomes the largest of the dtype. On the CPU. x: float32,
+// float16 or bfloat16 [batch, seqlen, num_heads, head_dim]; values: float8 of that shape; descale:
+// float32 [batch, num_heads_kv], as Problem takes it.
+FLASHWOK_EXPORT Status QuantizeFloat8(const Tensor& x, const Tensor& values, const Tensor& descale);
 
 // One kernel of the registry.
 struct KernelInfo {

@@ -43,7 +43,8 @@ enum {
   FLASHWOK_STATUS_INVALID_ARGUMENT = 1,  // a value breaks the contract; the message names it
   FLASHWOK_STATUS_UNSUPPORTED = 2,       // valid, but this kernel or device cannot run it
   FLASHWOK_STATUS_OUT_OF_MEMORY = 3,     // needs more memory than allowed or than there is
-  FLASHWOK_STATUS_INTERNAL = 4           // a failure of the system below
+  FLASHWOK_STATUS_INTERNAL = 4,          // a failure of the system below
+  FLASHWOK_STATUS_CANCELLED = 5          // flashwok_execution.stop ended the call
 };
 
 typedef int32_t flashwok_dtype;
@@ -237,6 +238,10 @@ typedef struct flashwok_event {
 // order. `event` lives until it returns. It must return: no exception, no longjmp.
 typedef void (*flashwok_observer)(const flashwok_event* event, void* observer_data);
 
+// Asked between tiles by the thread that made the call, on the CPU. Not 0 ends the call with
+// FLASHWOK_STATUS_CANCELLED; its results then hold anything. It must return, as an observer must.
+typedef int32_t (*flashwok_stop)(void* stop_data);
+
 // How to run it.
 typedef struct flashwok_execution {
   size_t struct_size;
@@ -250,6 +255,8 @@ typedef struct flashwok_execution {
   flashwok_observer observer;  // may be null
   void* observer_data;         // handed to observer
   void* stream;                // CUDA; null on the CPU
+  flashwok_stop stop;          // may be null
+  void* stop_data;             // handed to stop
 } flashwok_execution;
 
 // A kernel that was passed over, and why. Longer texts are cut.
@@ -335,6 +342,14 @@ FLASHWOK_EXPORT flashwok_status flashwok_merge_states(
     const flashwok_tensor* o_a, const flashwok_tensor* lse_a, const flashwok_tensor* o_b,
     const flashwok_tensor* lse_b, const flashwok_tensor* o, const flashwok_tensor* lse,
     char* message, size_t message_size);
+
+// float8 values and their scale, one a batch and key head: x = values * descale, up to rounding. On
+// the CPU. x: float32, float16 or bfloat16 [batch, seqlen, num_heads, head_dim]; values: float8 of
+// that shape; descale: float32 [batch, num_heads_kv].
+FLASHWOK_EXPORT flashwok_status flashwok_quantize_float8(const flashwok_tensor* x,
+                                                         const flashwok_tensor* values,
+                                                         const flashwok_tensor* descale,
+                                                         char* message, size_t message_size);
 
 // The kernels, in the order of preference, and the instruction sets that the CPU kernels can use
 // here, best first. An index from the count on is refused. The counts are 0 when memory runs out.

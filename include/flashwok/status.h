@@ -12,6 +12,7 @@ enum class StatusCode {
   kUnsupported,      // a valid request that this kernel or device cannot run; the message says why
   kOutOfMemory,      // the request needs more memory than allowed; the message gives the figure
   kInternal,         // a failure of the system below (a CUDA error, a thread that could not start)
+  kCancelled,        // Execution::stop ended the call
 };
 
 class [[nodiscard]] Status {

@@ -6,6 +6,7 @@
 #include "api/plan.h"
 #include "api/validate.h"
 #include "common/softmax_state.h"
+#include "cpu/parallel_for.h"
 #include "cuda/device.h"
 
 namespace flashwok {
@@ -47,6 +48,15 @@ class Workspace {
   std::unique_ptr<void, AlignedDelete> owned_;
 };
 
+// Runs a CPU kernel unless, or until, the caller's stop says no.
+template <typename Kernel>
+Status UntilStopped(const Execution& execution, const Kernel& kernel) {
+  StopScope scope(execution.stop, execution.stop_data);
+  kernel();
+  if (scope.stopped()) return {StatusCode::kCancelled, "stopped by the caller"};
+  return {};
+}
+
 float* Address(const Tensor& lse, std::int64_t b, std::int64_t h, std::int64_t i) {
   return static_cast<float*>(lse.data) + b * lse.strides[0] + h * lse.strides[1] +
          i * lse.strides[2];
@@ -86,7 +96,10 @@ Status Forward(const Problem& problem, const ForwardOutput& output, const Execut
   }
   Workspace workspace;
   if (status.ok()) status = workspace.Provide(choice.plan, execution, &choice.launch.workspace);
-  if (status.ok()) choice.kernel->forward(problem, output, choice.launch);
+  if (status.ok()) {
+    status =
+        UntilStopped(execution, [&] { choice.kernel->forward(problem, output, choice.launch); });
+  }
   return status;
 }
 
@@ -100,7 +113,10 @@ Status Backward(const Problem& problem, const BackwardInput& input, const Gradie
   if (status.ok()) status = ValidateOverlap(problem, input, gradients);
   Workspace workspace;
   if (status.ok()) status = workspace.Provide(choice.plan, execution, &choice.launch.workspace);
-  if (status.ok()) choice.kernel->backward(problem, input, gradients, choice.launch);
+  if (status.ok()) {
+    status = UntilStopped(
+        execution, [&] { choice.kernel->backward(problem, input, gradients, choice.launch); });
+  }
   return status;
 }
 

@@ -24,7 +24,8 @@ static_assert(Same<StatusCode>({{StatusCode::kOk, FLASHWOK_STATUS_OK},
                                 {StatusCode::kInvalidArgument, FLASHWOK_STATUS_INVALID_ARGUMENT},
                                 {StatusCode::kUnsupported, FLASHWOK_STATUS_UNSUPPORTED},
                                 {StatusCode::kOutOfMemory, FLASHWOK_STATUS_OUT_OF_MEMORY},
-                                {StatusCode::kInternal, FLASHWOK_STATUS_INTERNAL}}));
+                                {StatusCode::kInternal, FLASHWOK_STATUS_INTERNAL},
+                                {StatusCode::kCancelled, FLASHWOK_STATUS_CANCELLED}}));
 static_assert(Same<DType>({{DType::kFloat32, FLASHWOK_DTYPE_FLOAT32},
                            {DType::kFloat16, FLASHWOK_DTYPE_FLOAT16},
                            {DType::kBFloat16, FLASHWOK_DTYPE_BFLOAT16},
@@ -246,6 +247,19 @@ flashwok_status flashwok_merge_states(const flashwok_tensor* o_a, const flashwok
       return {};
     }
     return MergeStates(a, scalars_a, b, scalars_b, out, scalars);
+  });
+}
+
+flashwok_status flashwok_quantize_float8(const flashwok_tensor* x, const flashwok_tensor* values,
+                                         const flashwok_tensor* descale, char* message,
+                                         size_t message_size) {
+  return Guard({message, message_size}, [&](Check& check) -> Status {
+    Tensor from, to, scale;
+    if (!FromC(check, "x", x, &from) || !FromC(check, "values", values, &to) ||
+        !FromC(check, "descale", descale, &scale)) {
+      return {};
+    }
+    return QuantizeFloat8(from, to, scale);
   });
 }
 

@@ -31,7 +31,7 @@ constexpr StructName Describe(const flashwok_gradients*) {
   return {"gradients", offsetof(flashwok_gradients, dbias) + sizeof(flashwok_tensor)};
 }
 constexpr StructName Describe(const flashwok_execution*) {
-  return {"execution", offsetof(flashwok_execution, stream) + sizeof(void*)};
+  return {"execution", offsetof(flashwok_execution, stop_data) + sizeof(void*)};
 }
 constexpr StructName Describe(const flashwok_plan_result*) {
   return {"plan_result", offsetof(flashwok_plan_result, workspace_bytes) + sizeof(std::size_t)};
@@ -260,6 +260,8 @@ bool FromC(Check& check, const flashwok_execution* from, CallbackObserver* obser
   to->tile_kv = execution.tile_kv;
   if (execution.kernel != nullptr) to->kernel = execution.kernel;
   to->stream = execution.stream;
+  to->stop = execution.stop;
+  to->stop_data = execution.stop_data;
   if (execution.observer != nullptr) {
     *observer = CallbackObserver(execution.observer, execution.observer_data);
     to->observer = observer;

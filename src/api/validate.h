@@ -24,6 +24,7 @@ Status ValidateBackward(const Problem& problem, const BackwardInput& input,
 Status ValidateExecution(const Execution& execution, Device device);
 Status ValidateMerge(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, const Tensor& lse_b,
                      const Tensor& o, const Tensor& lse);
+Status ValidateQuantize(const Tensor& x, const Tensor& values, const Tensor& descale);
 
 // Before memory is touched: no tensor with elements has null data, and every page number that the
 // lengths make use of exists. For arguments that the functions above have accepted.

@@ -280,6 +280,33 @@ Status ValidateMerge(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, 
   return check.status();
 }
 
+Status ValidateQuantize(const Tensor& x, const Tensor& values, const Tensor& descale) {
+  Check check;
+  const bool fits =
+      check.Present("x", x) && check.Input("x", x) &&
+      check.Rank("x", x, 4, "[batch, seqlen, num_heads, head_dim]") &&
+      check.Type("x", x, {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) &&
+      check.Present("values", values) && check.Output("values", values) &&
+      check.SameShape("values", values, "x", x) &&
+      check.Type("values", values, {DType::kFloat8E4M3, DType::kFloat8E5M2}) &&
+      check.Present("descale", descale) && check.Output("descale", descale) &&
+      check.Rank("descale", descale, 2, "[batch, num_heads_kv]") &&
+      check.Type("descale", descale, {DType::kFloat32}) &&
+      check.Axis("descale", descale, 0, "batch", x.shape[0], "x") &&
+      check.Range("descale", "num_heads_kv is ", descale.shape[1], 1, kMaxLength);
+  if (!fits) return check.status();
+  (void)((x.shape[2] % descale.shape[1] == 0 ||
+          check.Invalid("descale: num_heads_kv is ", descale.shape[1],
+                        ", must divide num_heads of x, ", x.shape[2])) &&
+         (x.device.type == DeviceType::kCpu ||
+          check.Unsupported("x: is on ", x.device, ", must be on the CPU")) &&
+         check.Pointer("x", x) && check.Pointer("values", values) &&
+         check.Pointer("descale", descale) &&
+         CheckApart(check, {{"values", &values}}, {{"x", &x}, {"descale", &descale}}) &&
+         CheckApart(check, {{"descale", &descale}}, {{"x", &x}}));
+  return check.status();
+}
+
 Status ValidatePointers(const Problem& p) {
   Check check;
   (void)(CheckPointers(check, Inputs(p)) && CheckPages(check, p));

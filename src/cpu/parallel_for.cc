@@ -12,12 +12,33 @@
 #endif
 
 namespace flashwok {
+namespace {
+
+thread_local StopScope* innermost = nullptr;  // of the call that this thread is in
+
+}  // namespace
+
+StopScope::StopScope(std::int32_t (*stop)(void*), void* data)
+    : stop_(stop), data_(data), outer_(innermost) {
+  innermost = this;
+}
+
+StopScope::~StopScope() { innermost = outer_; }
 
 void ParallelFor(int num_threads, std::int64_t count,
                  const std::function<void(int, std::int64_t)>& body) {
   std::atomic<std::int64_t> next{0};
+  StopScope* const scope = innermost;
+  // Asked before an index is taken: one that is taken is done, since a higher one may wait for it.
+  const auto stopped = [scope](int worker) {
+    if (scope == nullptr) return false;
+    if (worker == 0) scope->Ask();
+    return scope->stopped();
+  };
   const auto work = [&](int worker) {
-    for (std::int64_t index = next.fetch_add(1); index < count; index = next.fetch_add(1)) {
+    while (!stopped(worker)) {
+      const std::int64_t index = next.fetch_add(1);
+      if (index >= count) return;
       body(worker, index);
     }
   };
