@@ -247,15 +247,15 @@ TEST_F(TimelineTest, AsynchronousWorkLastsUntilItIsSeen) {
                                  EventKind::kProduct, Role::kO, 2);
   ExpectTimes(events[value], 361, 500);
 
-  // The store: from its issue until its source had been read, of 64 rows.
+  // The store: from its issue until its source had been read, of the 36 rows that exist of 64.
   const std::size_t store = Find(timeline, Track(timeline, "block 5: copy engine, O of consumer 0"),
                                  EventKind::kStore, Role::kO, -1);
   ExpectTimes(events[store], 620, 700);
-  EXPECT_EQ(events[store].event.bytes, 64 * 128 * 2);
-  // Consumer 1 stored its rows itself: of 100, those from 64.
+  EXPECT_EQ(events[store].event.bytes, 36 * 128 * 2);
+  // Consumer 1 stored its rows itself.
   const std::size_t own = Find(timeline, consumer1, EventKind::kStore, Role::kO, -1);
   EXPECT_FALSE(events[own].bound);
-  EXPECT_EQ(events[own].event.bytes, 36 * 128 * 2);
+  EXPECT_EQ(events[own].event.bytes, 64 * 128 * 2);
 }
 
 // Two works, of which the second's first S and softmax run under the first's last P V; then the

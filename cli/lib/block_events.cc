@@ -6,6 +6,7 @@
 
 #include "common/dtype.h"
 #include "common/tile_range.h"
+#include "cuda/attention/schedule.h"
 
 namespace flashwok::cli {
 namespace {
@@ -100,30 +101,34 @@ std::vector<TraceTrack> BlockEvents::Tracks() const {
 
 // --- What events say beside their times. ---------------------------------------------------------
 
+std::int64_t BlockEvents::FirstRow(std::int32_t batch, std::int32_t q_tile) const {
+  return cuda::FirstRow(layout_.At(batch).seqlen_q, config_.tile_q(), q_tile);
+}
+
 std::int64_t BlockEvents::LoadBytes(Ring ring, const StampedStep& step) const {
   const Sequence sequence = layout_.At(step.batch);
   const std::int64_t tile = ring == kQ ? config_.tile_q() : config_.tile_kv;
-  const std::int64_t first =
-      ring == kQ ? sequence.q_begin + tile * step.q_tile : sequence.k_begin + tile * step.k_tile;
-  // The copy engine clips at the end of the tensor.
-  const std::int64_t left = (ring == kQ ? layout_.total_q : layout_.total_k) - first;
-  return std::clamp<std::int64_t>(left, 0, tile) *
-         (ring == kV ? layout_.head_dim_v : layout_.head_dim) * 2;
+  const std::int64_t first = ring == kQ ? sequence.q_begin + FirstRow(step.batch, step.q_tile)
+                                        : sequence.k_begin + tile * step.k_tile;
+  // The copy engine clips at both ends of the tensor.
+  const std::int64_t total = ring == kQ ? layout_.total_q : layout_.total_k;
+  const std::int64_t rows = std::clamp<std::int64_t>(first + tile, 0, total) -
+                            std::clamp<std::int64_t>(first, 0, total);
+  return rows * (ring == kV ? layout_.head_dim_v : layout_.head_dim) * 2;
 }
 
 std::int64_t BlockEvents::StoreBytes(int consumer, std::int32_t batch, std::int32_t q_tile) const {
-  const std::int64_t first = std::int64_t{q_tile} * config_.tile_q() + 64 * consumer;
-  const std::int64_t rows =
-      std::clamp<std::int64_t>(layout_.At(batch).seqlen_q - first, 0, std::int64_t{64});
+  const std::int64_t end = FirstRow(batch, q_tile) + 64 * consumer + 64;
+  const std::int64_t rows = std::clamp<std::int64_t>(end, 0, std::int64_t{64});
   return rows * layout_.head_dim_v * ItemSize(out_dtype_);
 }
 
 bool BlockEvents::Masked(int consumer, const StampedStep& step) const {
   const Sequence sequence = layout_.At(step.batch);
-  const std::int64_t first = std::int64_t{step.q_tile} * config_.tile_q() + 64 * consumer;
-  const std::int64_t end = std::min(first + 64, sequence.seqlen_q);
-  return first < end &&
-         VisitedTiles(sequence.mask, first, end, config_.tile_kv).NeedsMask(step.k_tile);
+  const std::int64_t first = FirstRow(step.batch, step.q_tile) + 64 * consumer;
+  const std::int64_t begin = std::max<std::int64_t>(first, 0), end = first + 64;
+  return begin < end &&
+         VisitedTiles(sequence.mask, begin, end, config_.tile_kv).NeedsMask(step.k_tile);
 }
 
 BlockEvents::EventNumber BlockEvents::Add(const StampedStep& step, std::int32_t track) {

@@ -85,6 +85,7 @@ class BlockEvents {
   std::int64_t LoadBytes(Ring ring, const StampedStep& step) const;
   std::int64_t StoreBytes(int consumer, std::int32_t batch, std::int32_t q_tile) const;
   bool Masked(int consumer, const StampedStep& step) const;
+  std::int64_t FirstRow(std::int32_t batch, std::int32_t q_tile) const;
 
   const Layout& layout_;
   const DType out_dtype_;

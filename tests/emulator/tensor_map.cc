@@ -116,6 +116,10 @@ void ReadTile(SharedMemory& memory, const Tile& tile) {
 }
 
 std::vector<unsigned char> GatherTile(SharedMemory& memory, const Tile& tile) {
+  // Unlike a load: an H200 calls it an illegal instruction.
+  for (const int at : tile.coordinates) {
+    if (at < 0) throw Error("cp.async.bulk to global: a coordinate is below 0");
+  }
   const int bytes = tile.map.box_bytes();
   std::vector<unsigned char> data(static_cast<std::size_t>(bytes));
   for (int i = 0; i < bytes; i += 16) {

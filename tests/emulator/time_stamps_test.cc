@@ -128,8 +128,8 @@ Counts Expected(bool producer, const TileRange& own, int j) {
 }
 
 TileRange Visited(const Sequence& sequence, std::int64_t row, int rows, int tile_kv) {
-  if (row >= sequence.seqlen_q) return {};
-  return VisitedTiles(sequence.mask, row, std::min(row + rows, sequence.seqlen_q), tile_kv);
+  if (row + rows <= 0) return {};
+  return VisitedTiles(sequence.mask, std::max<std::int64_t>(row, 0), row + rows, tile_kv);
 }
 
 // Each of the producer's work tiles, in each role.
@@ -144,7 +144,7 @@ void ExpectTiles(const StampedBlock& block, const flashwok::Layout& layout,
       const auto& [batch, head, q_tile] = work;
       EXPECT_TRUE(produced.contains(work));
       const Sequence sequence = layout.At(batch);
-      const std::int64_t row = std::int64_t{q_tile} * config.tile_q();
+      const std::int64_t row = cuda::FirstRow(sequence.seqlen_q, config.tile_q(), q_tile);
       const TileRange all = Visited(sequence, row, config.tile_q(), config.tile_kv);
       const TileRange own =
           role == 0 ? all : Visited(sequence, row + 64 * (role - 1), 64, config.tile_kv);
@@ -234,9 +234,11 @@ TEST_P(TimeStampsTest, TheTimelineIsSound) {
   for (int b = 0; b < layout.batch; ++b) {
     const Sequence sequence = layout.At(b);
     const int tile_q = config().tile_q();
-    for (std::int64_t row = 0; row < sequence.seqlen_q; row += tile_q) {
+    for (std::int64_t row = cuda::FirstRow(sequence.seqlen_q, tile_q, 0); row < sequence.seqlen_q;
+         row += tile_q) {
       const auto rows = [&](std::int64_t total, std::int64_t first, std::int64_t most) {
-        return std::clamp<std::int64_t>(total - first, 0, most);
+        return std::clamp<std::int64_t>(first + most, 0, total) -
+               std::clamp<std::int64_t>(first, 0, total);
       };
       want_loaded += rows(layout.total_q, sequence.q_begin + row, tile_q) * layout.head_dim * 2;
       want_stored += rows(sequence.seqlen_q, row, tile_q) * layout.head_dim_v *

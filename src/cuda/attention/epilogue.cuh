@@ -45,7 +45,7 @@ __device__ __forceinline__ void StoreElement(char* row, DType dtype, std::int64_
 }
 
 // The rows of one block of 16 in global memory: target(row) is the address of one; of the block's
-// 16 the first `rows` exist.
+// 16 those in [first, rows) exist.
 template <class Target>
 struct BlockTarget {
   Target target;
@@ -53,6 +53,9 @@ struct BlockTarget {
   bool aligned;  // to 16 bytes
   int rows;
   int cols;
+  int first = 0;
+
+  __device__ __forceinline__ bool Exists(int row) const { return first <= row && row < rows; }
 };
 
 // 16 bytes a lane: the lanes of a quad exchange what they hold of four column blocks, so that each
@@ -69,7 +72,7 @@ __device__ __forceinline__ void StoreQuads(const float (&O)[kCount],
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = FragmentRow() + 8 * r;
-    char* target = row < block.rows ? block.target(row) : nullptr;
+    char* target = block.Exists(row) ? block.target(row) : nullptr;
 #pragma unroll
     for (int n = 0; n < kCount / 4; n += 4) {
       std::uint32_t part[4];
@@ -96,7 +99,7 @@ __device__ __forceinline__ void StoreFloats(const float (&O)[kCount],
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = FragmentRow() + 8 * r;
-    if (row >= block.rows) continue;
+    if (!block.Exists(row)) continue;
     auto* values = reinterpret_cast<float*>(block.target(row)) + FragmentCol();
 #pragma unroll
     for (int n = 0; n < kCount / 4; ++n) {
@@ -114,7 +117,7 @@ __device__ __forceinline__ void StoreElements(const float (&O)[kCount],
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = FragmentRow() + 8 * r;
-    if (row >= block.rows) continue;
+    if (!block.Exists(row)) continue;
     char* target = block.target(row);
     const auto store = [&](auto* values, const auto& converted) {
       values += FragmentCol();

@@ -11,7 +11,7 @@ namespace flashwok::cuda {
 // Of 16 rows, those to be computed again (attention/repair_list.cuh).
 struct RepairEntry {
   WorkItem work;
-  std::int32_t first_row;
+  std::int32_t first_row;  // in the tensors
   std::uint32_t rows;      // a bit for each that is meant
   std::int64_t before;     // the warp's entry before this one, or -1
   float lse[16];

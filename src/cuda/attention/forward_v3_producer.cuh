@@ -107,7 +107,7 @@ struct ForwardV3Producer {
       const int batch = Batch(Plan().work);
       const int tiles = Plan().tiles;
       int row = Plan().k_end;
-      const int end = EndTile<Traits>(p, Plan());
+      const int end = Plan().end;
       if (tiles == 0) LoadQueries();
       const int draw_at = tiles < Traits::kStages || tiles > kManyTiles ? tiles : Traits::kStages;
 #pragma unroll 1

@@ -34,8 +34,8 @@ __device__ __forceinline__ void Repair(const ForwardParams& p, const RepairEntry
     const Sequence sequence = p.At(work.batch);
     for (unsigned rows = entry.rows; rows != 0; rows &= rows - 1) {
       const int r = __ffs(static_cast<int>(rows)) - 1;
-      const std::int64_t i = entry.first_row + r;
-      if (i >= sequence.seqlen_q) break;
+      const std::int64_t i = entry.first_row + r - sequence.q_begin;
+      if (i < 0) continue;
       char* row = p.o.Row(work.batch, sequence.q_begin + i, work.head);
       RepairRow<kType>(p, sequence, work.batch, work.head, i, KeyRange{0, sequence.seqlen_k},
                        entry.lse[r], [&](int col, float value) {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "common/host_device.h"
+#include "common/tile_range.h"
 
 namespace flashwok::cuda {
 
@@ -16,6 +16,13 @@ struct WorkItem {
 
   FLASHWOK_HOST_DEVICE bool valid() const { return q_tile >= 0; }
 };
+
+// The first row of a Q tile. The last tile ends with the last row, so the first one may begin ahead of
+// row 0: under a causal mask it is the one with the fewest keys.
+FLASHWOK_HOST_DEVICE constexpr std::int64_t FirstRow(std::int64_t seqlen_q, int tile_q,
+                                                     std::int64_t q_tile) {
+  return seqlen_q - (CeilDiv(seqlen_q, tile_q) - q_tile) * tile_q;
+}
 
 // Head and tile of its rows for every index of [0, total()), fewer than 2^31. With varlen, `head`
 // counts heads alone and `q_tile` is a slot that the lengths place.

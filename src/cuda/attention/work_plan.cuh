@@ -14,12 +14,11 @@ namespace flashwok::cuda {
 struct KeyTiles {
   int begin = 0, end = 0, full_begin = 0, full_end = 0;
 
-  // Those of `rows` rows from `row`; none past the last row.
-  __device__ __forceinline__ static KeyTiles Of(const Sequence& sequence, std::int64_t row,
-                                                int rows, int tile_kv) {
-    if (row >= sequence.seqlen_q) return {};
-    const std::int64_t end = row + rows < sequence.seqlen_q ? row + rows : sequence.seqlen_q;
-    const TileRange range = VisitedTiles(sequence.mask, row, end, tile_kv);
+  // Those of `rows` rows from `row`; none ahead of row 0.
+  __device__ __forceinline__ static KeyTiles Of(const IntervalMask& mask, std::int64_t row, int rows,
+                                                int tile_kv) {
+    if (row + rows <= 0) return {};
+    const TileRange range = VisitedTiles(mask, row > 0 ? row : 0, row + rows, tile_kv);
     return {static_cast<int>(range.begin), static_cast<int>(range.end),
             static_cast<int>(range.full_begin), static_cast<int>(range.full_end)};
   }
@@ -47,19 +46,14 @@ struct RowsPlan {
 struct BlockPlan {
   WorkItem work;
   std::uint32_t index;  // in the order of work
-  int rows;             // that exist, of the block's
+  int absent;           // rows of the block ahead of the sequence's first
   int q_row;            // its first, in the tensors
   int keys;             // of the sequence
   int stale_keys;       // rows of the first K and V beyond them, unless the copy engine clips there
   int tiles;            // that one of its rows visits
-  int k_end;            // the row in k and v behind the last
+  int end;              // the one behind the last of them
+  int k_end;            // its first row in k and v
 };
-
-// The KV tile behind the last that the block visits.
-template <class Traits>
-__device__ __forceinline__ int EndTile(const ForwardV3Params& p, const BlockPlan& plan) {
-  return (plan.k_end - static_cast<int>(p.base.At(plan.work.batch).k_begin)) / Traits::kTileKV;
-}
 
 template <int kConsumers>
 struct WorkPlan {
@@ -80,15 +74,15 @@ __device__ __forceinline__ void MakePlan(const ForwardV3Params& p, const WorkIte
                                          std::uint32_t index, int tile_kv,
                                          const WorkPlan<kConsumers>* before,
                                          WorkPlan<kConsumers>& plan) {
-  constexpr int kLast = 31;
+  constexpr int kLast = 31, kTileQ = 64 * kConsumers;
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (lane == kLast) plan.block.work = work;
   if (work.valid()) {
     const Sequence sequence = p.base.At(work.batch);
-    const std::int64_t first = std::int64_t{work.q_tile} * p.tile_q;
+    const std::int64_t first = FirstRow(sequence.seqlen_q, kTileQ, work.q_tile);
     const std::int64_t row = first + (lane < kConsumers ? 64 * lane : 0);
     const KeyTiles tiles =
-        KeyTiles::Of(sequence, row, lane < kConsumers ? 64 : p.tile_q, tile_kv);
+        KeyTiles::Of(sequence.mask, row, lane < kConsumers ? 64 : kTileQ, tile_kv);
     const int all_begin = __shfl_sync(0xFFFFFFFFu, tiles.begin, kLast);
     const int all_end = __shfl_sync(0xFFFFFFFFu, tiles.end, kLast);
     const int all = all_begin < all_end ? all_end - all_begin : 0;
@@ -106,13 +100,14 @@ __device__ __forceinline__ void MakePlan(const ForwardV3Params& p, const WorkIte
     if (lane == kLast) {
       BlockPlan& block = plan.block;
       block.index = index;
-      block.rows = static_cast<int>(sequence.seqlen_q - first);
+      block.absent = first < 0 ? static_cast<int>(-first) : 0;
       block.q_row = static_cast<int>(sequence.q_begin + first);
       block.keys = static_cast<int>(sequence.seqlen_k);
       const bool clipped = !p.base.cu_seqlens_k && !p.base.seqused_k;
       const int past_end = all_end * tile_kv - block.keys;
       block.stale_keys = !clipped && past_end > 0 ? past_end : 0;
       block.tiles = all;
+      block.end = all_end;
       block.k_end = static_cast<int>(sequence.k_begin) + all_end * tile_kv;
     }
   } else if (lane < kConsumers) {

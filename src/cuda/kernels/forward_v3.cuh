@@ -181,30 +181,39 @@ struct ForwardV3Consumer {
   struct Factors {
     float row0, row1;
   };
-  __device__ __forceinline__ void Attend(Softmax& softmax);
+  __device__ __forceinline__ Factors Attend(KeyTiles tiles);
+  __device__ __forceinline__ Factors AttendNothing();
   __device__ __forceinline__ Factors Close(Softmax& softmax);
+  __device__ __forceinline__ void StoreLse(float row0, float row1);
   __device__ __forceinline__ void Finalize(const Factors& factors);
   __device__ __forceinline__ void Run();
 };
 
-// When all scores of these rows are known: stores lse; what O is to be multiplied by.
+// Of this thread's rows.
 template <class Traits>
-__device__ __forceinline__ auto ForwardV3Consumer<Traits>::Close(Softmax& softmax) -> Factors {
-  softmax.SumLanes();
+__device__ __forceinline__ void ForwardV3Consumer<Traits>::StoreLse(float row0, float row1) {
   const BlockPlan& plan = storage.Plan(q).block;
   const int first = BlockRow() + FragmentRow();
   const bool may_repair = MayRepair();
   if (FragmentCol() == 0) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (p.base.lse && first + 8 * r < plan.rows) {
-        p.base.lse.At(plan.work.batch, plan.work.head, plan.q_row + first + 8 * r) = softmax.Lse(r);
+      const float lse = r == 0 ? row0 : row1;
+      if (p.base.lse && first + 8 * r >= plan.absent) {
+        p.base.lse.At(plan.work.batch, plan.work.head, plan.q_row + first + 8 * r) = lse;
       }
-      if (may_repair) p.repairs[RepairNumber(plan)].lse[FragmentRow() + 8 * r] = softmax.Lse(r);
+      if (may_repair) p.repairs[RepairNumber(plan)].lse[FragmentRow() + 8 * r] = lse;
     }
   }
   __syncwarp();
   stamps.Done(V3Step::kClose);
+}
+
+// When all scores of these rows are known: stores lse; what O is to be multiplied by.
+template <class Traits>
+__device__ __forceinline__ auto ForwardV3Consumer<Traits>::Close(Softmax& softmax) -> Factors {
+  softmax.SumLanes();
+  StoreLse(softmax.Lse(0), softmax.Lse(1));
   return {softmax.Inverse(0), softmax.Inverse(1)};
 }
 
@@ -218,20 +227,19 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const Factor
 #pragma unroll
   for (int i = 0; i < kValues; ++i) O[i] *= i / 2 % 2 == 0 ? factors.row0 : factors.row1;
   if (MayRepair()) {
-    const int row = work.q_tile * Traits::kTileQ + warp_row;
     const unsigned bad = RowsNotFinite(O);
-    if (bad != 0) AddRepair(p.repairs, RepairNumber(plan), work, row, bad, LastRepair());
+    if (bad != 0) AddRepair(p.repairs, RepairNumber(plan), work, plan.q_row + warp_row, bad, LastRepair());
   }
   stamps.Done(V3Step::kFinalize);
   const auto address = [&](int at) {
     return p.base.o.Row(work.batch, plan.q_row + warp_row + at, work.head);
   };
-  const BlockTarget<decltype(address)> target{address, p.base.o.dtype, p.bulk_store,
-                                              plan.rows - warp_row,
-                                              static_cast<int>(p.base.head_dim_v)};
+  const BlockTarget<decltype(address)> target{
+      address, p.base.o.dtype, p.bulk_store, 16, static_cast<int>(p.base.head_dim_v),
+      plan.absent - warp_row};
   if (!p.bulk_store) {
     StoreElements<Traits::kType>(O, target);
-  } else if (!kStaged || (p.base.cu_seqlens_q && 64 * consumer + 64 > Uniform(plan.rows))) {
+  } else if (!kStaged || 64 * consumer < Uniform(plan.absent)) {
     StoreQuads<Traits::kType>(O, target);
   } else {
     unsigned char* tile = storage.q[q.stage()][consumer];
@@ -249,12 +257,12 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Finalize(const Factor
 }
 
 // The tiles that these rows see, from the right, and those of each work that follows without a gap.
-// The last one's end is left to be done.
+// The last one's O is left to be stored.
 template <class Traits>
-__device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softmax) {
-  KeyTiles tiles = Uniform(Rows(q).tiles);
+__device__ __forceinline__ auto ForwardV3Consumer<Traits>::Attend(KeyTiles tiles) -> Factors {
+  Softmax softmax = Fresh();
   int j = tiles.end - 1;
-  Skip(EndTile<Traits>(p, storage.Plan(q).block), Uniform(Rows(q).before));
+  Skip(storage.Plan(q).block.end, Uniform(Rows(q).before));
   const std::uint64_t queries = Queries(q);
   ScoreProduct(queries, kv.InWarp(), j);  // S = Q K^T
   group.PassTurn();
@@ -309,11 +317,25 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Attend(Softmax& softm
   }
   WaitValues(j, j + 2 == tiles.end);
   ValueProduct(kv.Before().InWarp(), j, j + 2 != tiles.end);
+  const Factors factors = Close(softmax);  // under it
   ptx::WgmmaWait<0>();
   ptx::WgmmaHold(O);
   stamps.Done(V3Step::kO, j + 1);
   storage.v_ring.Release(kv.Before());
   Skip(tiles.begin, Uniform(Rows(q).after));
+  return factors;
+}
+
+// Where these rows see no tile.
+template <class Traits>
+__device__ __forceinline__ auto ForwardV3Consumer<Traits>::AttendNothing() -> Factors {
+  Settle();
+  if (!kStaged) storage.q_ring.Release(q);
+  Skip(storage.Plan(q).block.end, Uniform(Rows(q).before));
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) O[i] = 0.0f;
+  StoreLse(kMinusInf, kMinusInf);
+  return {0.0f, 0.0f};
 }
 
 template <class Traits>
@@ -322,17 +344,8 @@ __device__ __forceinline__ void ForwardV3Consumer<Traits>::Run() {
   if (LaneIndex() == 0) LastRepair() = -1;
   __syncwarp();
   for (; Take(q); q = q.After().InWarp()) {
-    Softmax softmax = Fresh();
-    if (Uniform(Rows(q).tiles.begin) < Uniform(Rows(q).tiles.end)) {
-      Attend(softmax);
-    } else {
-      Settle();
-      if (!kStaged) storage.q_ring.Release(q);
-      Skip(EndTile<Traits>(p, storage.Plan(q).block), Uniform(Rows(q).before));
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) O[i] = 0.0f;
-    }
-    Finalize(Close(softmax));
+    const KeyTiles tiles = Uniform(Rows(q).tiles);
+    Finalize(tiles.empty() ? AttendNothing() : Attend(tiles));
   }
   if (First()) ptx::TmaStoreWaitRead<0>();
   stamps.Done(V3Step::kStored);
