@@ -7,7 +7,7 @@
 //   tune_forward_v3 [SEQLEN ...]
 #include "cuda/driver.h"
 #include "cuda/forward_v3_setup.h"
-#include "cuda/kernels/forward_v3.cuh"
+#include "cuda/kernels/forward_v3_launch.cuh"
 #include "tune_forward.h"
 
 namespace {

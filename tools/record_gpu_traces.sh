@@ -9,7 +9,7 @@ mkdir -p "$2"
 for d in 64 128; do
   for mask in none bottom_right; do
     [ "$mask" = none ] && name=full || name=causal
-    "$1/flashwok" trace --device cuda --shape "1,2048,2048,24,24,$d" --dtype bfloat16 \
+    "$1/flashwok" trace --device cuda --shape "1,2304,2304,24,24,$d" --dtype bfloat16 \
       --causal "$mask" --blocks 0 --summary -o "$2/h200_v3_d${d}_$name.fwtrace"
   done
 done

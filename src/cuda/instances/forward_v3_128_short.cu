@@ -1,4 +1,4 @@
-#include "cuda/kernels/forward_v3.cuh"
+#include "cuda/kernels/forward_v3_launch.cuh"
 
 template cudaError_t flashwok::cuda::LaunchForwardV3<6>(
     DType, const ForwardV3Params&, int, cudaStream_t);

@@ -378,35 +378,4 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   }
 }
 
-#ifdef __CUDACC__
-
-template <class Traits>
-cudaError_t StartForwardV3(const ForwardV3Params& params, int blocks, cudaStream_t stream) {
-  constexpr int kShared = sizeof(ForwardV3Storage<Traits>);
-  const cudaError_t error = cudaFuncSetAttribute(
-      ForwardV3<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  if (error != cudaSuccess) return error;
-  ForwardV3<Traits><<<blocks, Traits::kThreads, kShared, stream>>>(params);
-  return cudaGetLastError();
-}
-
-template <DType kType, ForwardV3Config kConfig>
-cudaError_t StartForwardV3(const ForwardV3Params& params, int blocks, cudaStream_t stream) {
-  using Plain = AsBuilt<ForwardV3Traits<kType, kConfig, false>>;
-  using Capped = AsBuilt<ForwardV3Traits<kType, WithSoftcap(kConfig), true>>;
-  return params.base.softcap_log2 != 0.0f ? StartForwardV3<Capped>(params, blocks, stream)
-                                          : StartForwardV3<Plain>(params, blocks, stream);
-}
-
-template <int kRow>
-cudaError_t LaunchForwardV3(DType dtype, const ForwardV3Params& params, int blocks,
-                            cudaStream_t stream) {
-  constexpr ForwardV3Config kConfig = kForwardV3Configs[kRow];
-  return dtype == DType::kBFloat16
-             ? StartForwardV3<DType::kBFloat16, kConfig>(params, blocks, stream)
-             : StartForwardV3<DType::kFloat16, kConfig>(params, blocks, stream);
-}
-
-#endif
-
 }  // namespace flashwok::cuda
