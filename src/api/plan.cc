@@ -40,17 +40,20 @@ std::string Objection(const cpu::Kernel& kernel, const Problem& problem) {
   return {};
 }
 
+// Why there is no such CUDA device, or empty.
+std::string Absence(const Device& device) {
+  if (device.index < cuda::DeviceCount()) return {};
+  const std::string absence = cuda::Absence();
+  return absence.empty() ? Concat("there is no ", device) : absence;
+}
+
 std::string Objection(const cuda::Kernel& kernel, const Layout& layout) {
   const Problem& problem = layout.problem();
   if (problem.q.dtype != DType::kFloat16 && problem.q.dtype != DType::kBFloat16) {
     return NotOneOf(problem, cuda::kDtypes);
   }
-  const int device = problem.q.device.index;
-  if (device >= cuda::DeviceCount()) {
-    const std::string absence = cuda::Absence();
-    return absence.empty() ? Concat("there is no ", problem.q.device) : absence;
-  }
-  if (!cuda::Runs(kernel, device)) {
+  if (std::string absence = Absence(problem.q.device); !absence.empty()) return absence;
+  if (!cuda::Runs(kernel, problem.q.device.index)) {
     return Concat(problem.q.device, " is not a device of ", kernel.requirement);
   }
   return kernel.objection(layout);
@@ -265,6 +268,13 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
                                              bytes(execution.workspace_limit));
   }
   return choice;
+}
+
+std::string DeviceObjection(const Device& device) {
+  const std::string absence = Absence(device);
+  if (!absence.empty()) return Concat("is on ", device, ": ", absence);
+  if (cuda::HasCode(device.index)) return {};
+  return Concat("is on ", device, ", for which this build has no machine code");
 }
 
 io_model::Tiles ModelTiles(const Choice& choice) {

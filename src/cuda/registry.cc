@@ -26,11 +26,15 @@ constexpr Kernel kKernels[] = {
 std::span<const Kernel> Registry() { return kKernels; }
 
 // Machine code is built for 8.0, which runs on 8.x, and for 9.0.
+bool HasCode(int device) {
+  const int architecture = Architecture(device);
+  return architecture / 10 == 8 || architecture == 90;
+}
+
 bool Runs(const Kernel& kernel, int device) {
   const int architecture = Architecture(device);
-  const bool built = architecture / 10 == 8 || architecture == 90;
-  return built && (kernel.newer ? architecture >= kernel.architecture
-                                : architecture == kernel.architecture);
+  return HasCode(device) && (kernel.newer ? architecture >= kernel.architecture
+                                          : architecture == kernel.architecture);
 }
 
 }  // namespace flashwok::cuda

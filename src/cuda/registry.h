@@ -39,7 +39,9 @@ struct Kernel {
   bool time_stamps = false;  // it was built to record them
 };
 
-// On this device, by its compute capability.
+// Whether the build has machine code for the device, by its compute capability.
+bool HasCode(int device);
+// That, and the kernel runs on it.
 bool Runs(const Kernel& kernel, int device);
 
 // In the order in which Algorithm::kAuto prefers them.
