@@ -3,6 +3,7 @@
 #include "api/plan.h"
 
 #include <algorithm>
+#include <span>
 
 #include "api/check.h"
 #include "api/validate.h"
@@ -24,15 +25,22 @@ T RoundUpTo(T value, T multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-std::string NotOneOf(const Problem& problem, const std::string& dtypes) {
-  return std::string("q: dtype ") + Name(problem.q.dtype) + " is not one of " + dtypes;
+std::string Names(std::span<const DType> dtypes) {
+  std::string names;
+  for (DType dtype : dtypes) names += (names.empty() ? "" : " ") + std::string(Name(dtype));
+  return names;
+}
+
+// Why the kernels of these dtypes do not take the problem, or empty.
+std::string DTypeObjection(const Problem& problem, std::span<const DType> dtypes) {
+  if (std::find(dtypes.begin(), dtypes.end(), problem.q.dtype) != dtypes.end()) return {};
+  return std::string("q: dtype ") + Name(problem.q.dtype) + " is not one of " + Names(dtypes);
 }
 
 // Why the kernel does not take the problem, or empty.
 std::string Objection(const cpu::Kernel& kernel, const Problem& problem) {
-  if (std::find(kernel.dtypes.begin(), kernel.dtypes.end(), problem.q.dtype) ==
-      kernel.dtypes.end()) {
-    return NotOneOf(problem, cpu::Dtypes(kernel));
+  if (std::string objection = DTypeObjection(problem, kernel.dtypes); !objection.empty()) {
+    return objection;
   }
   if (!cpu::Available(kernel)) {
     return std::string("this machine has no ") + kernel.requirement;
@@ -49,8 +57,8 @@ std::string Absence(const Device& device) {
 
 std::string Objection(const cuda::Kernel& kernel, const Layout& layout) {
   const Problem& problem = layout.problem();
-  if (problem.q.dtype != DType::kFloat16 && problem.q.dtype != DType::kBFloat16) {
-    return NotOneOf(problem, cuda::kDtypes);
+  if (std::string objection = DTypeObjection(problem, cuda::DTypes()); !objection.empty()) {
+    return objection;
   }
   if (std::string absence = Absence(problem.q.device); !absence.empty()) return absence;
   if (!cuda::Runs(kernel, problem.q.device.index)) {
@@ -291,12 +299,12 @@ io_model::Tiles ModelTiles(const Choice& choice) {
 std::vector<KernelInfo> Kernels() {
   std::vector<KernelInfo> kernels;
   for (const cpu::Kernel& kernel : cpu::Registry()) {
-    kernels.push_back({kernel.name, kernel.pass, kernel.algorithm, Device{}, cpu::Dtypes(kernel),
+    kernels.push_back({kernel.name, kernel.pass, kernel.algorithm, Device{}, Names(kernel.dtypes),
                        kernel.requirement, cpu::Available(kernel)});
   }
   for (const cuda::Kernel& kernel : cuda::Registry()) {
     kernels.push_back({kernel.name, kernel.pass, kernel.algorithm, Device{DeviceType::kCuda, 0},
-                       cuda::kDtypes, kernel.requirement, cuda::Runs(kernel, 0)});
+                       Names(cuda::DTypes()), kernel.requirement, cuda::Runs(kernel, 0)});
   }
   return kernels;
 }

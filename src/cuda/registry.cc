@@ -1,5 +1,6 @@
 #include "cuda/registry.h"
 
+#include "cuda/config/built.h"
 #include "cuda/config/time_stamps.h"
 #include "cuda/device.h"
 #include "cuda/kernels.h"
@@ -22,6 +23,13 @@ constexpr Kernel kKernels[] = {
 };
 
 }  // namespace
+
+std::span<const DType> DTypes() {
+  static constexpr DType kBoth[] = {DType::kFloat16, DType::kBFloat16};
+  const std::span<const DType> both = kBoth;
+  if (!BuiltDType(DType::kFloat16)) return both.last(1);
+  return both.first(BuiltDType(DType::kBFloat16) ? 2 : 1);
+}
 
 std::span<const Kernel> Registry() { return kKernels; }
 

@@ -21,7 +21,8 @@ struct Launch {
   StampLog* stamps = nullptr;  // on the device, for a kernel with time_stamps to write; may be null
 };
 
-inline constexpr const char* kDtypes = "float16 bfloat16";
+// Of every kernel: float16 and bfloat16, unless the build has one of them alone.
+std::span<const DType> DTypes();
 
 struct Kernel {
   const char* name;

@@ -12,6 +12,7 @@ Status Missing() { return Status::Unsupported(Absence()); }
 
 bool HasCode(int) { return false; }
 bool Runs(const Kernel&, int) { return false; }
+std::span<const DType> DTypes() { return {}; }
 std::span<const Kernel> Registry() { return {}; }
 
 Status MergeStates(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,

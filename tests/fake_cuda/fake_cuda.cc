@@ -152,6 +152,10 @@ constexpr Kernel kStamped[] = {WithStamps(kKernels[0]), kKernels[1], kKernels[2]
 
 bool HasCode(int device) { return device < DeviceCount(); }
 bool Runs(const Kernel&, int device) { return HasCode(device); }
+std::span<const DType> DTypes() {
+  static constexpr DType kBoth[] = {DType::kFloat16, DType::kBFloat16};
+  return kBoth;
+}
 std::span<const Kernel> Registry() {
   return Set("stamps") ? std::span<const Kernel>(kStamped) : kKernels;
 }

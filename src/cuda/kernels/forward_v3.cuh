@@ -13,6 +13,7 @@
 #include "cuda/attention/lazy_softmax.cuh"
 #include "cuda/attention/repair_list.cuh"
 #include "cuda/attention/seen_keys.cuh"
+#include "cuda/config/built.h"
 #include "cuda/config/time_stamps.h"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/setmaxnreg.cuh"
@@ -389,9 +390,8 @@ template <int kRow>
 cudaError_t LaunchForwardV3(DType dtype, const ForwardV3Params& params, int blocks,
                             cudaStream_t stream) {
   constexpr ForwardV3Config kConfig = kForwardV3Configs[kRow];
-  return dtype == DType::kBFloat16
-             ? StartForwardV3<DType::kBFloat16, kConfig>(params, blocks, stream)
-             : StartForwardV3<DType::kFloat16, kConfig>(params, blocks, stream);
+  return VisitDType(
+      dtype, [&]<DType kType>() { return StartForwardV3<kType, kConfig>(params, blocks, stream); });
 }
 
 #endif
