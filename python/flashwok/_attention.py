@@ -294,7 +294,9 @@ def merge_states(
         stream = _arrays.current_stream(o_a)
     o = _arrays.empty(o_a, o_a.shape)
     lse = _arrays.empty(o_a, lse_a.shape, "float32")
-    views = {name: _arrays.view(a, name, stream) for name, a in (given | {"o": o, "lse": lse}).items()}
+    views = {
+        name: _arrays.view(a, name, stream) for name, a in (given | {"o": o, "lse": lse}).items()
+    }
     _core.merge_states(**views, run={"stream": stream})
     return o, lse
 

@@ -35,7 +35,7 @@ cudaError_t LaunchStandardSoftmax(DType dtype, const ForwardStandardParams& p,
 cudaError_t LaunchStandardRepair(DType dtype, const ForwardStandardParams& p, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(CeilDiv(p.rows(), 8));
   const Kernel kernel =
-      VisitDType(dtype, []<DType kType>() -> Kernel { return StandardRepairKernel<kType>; });
+      VisitDType(dtype, [&]<DType kType>() -> Kernel { return StandardRepairKernel<kType>; });
   kernel<<<blocks, 256, 0, stream>>>(p);
   return cudaGetLastError();
 }
