@@ -27,7 +27,10 @@ T RoundUpTo(T value, T multiple) {
 
 std::string Names(std::span<const DType> dtypes) {
   std::string names;
-  for (DType dtype : dtypes) names += (names.empty() ? "" : " ") + std::string(Name(dtype));
+  for (DType dtype : dtypes) {
+    if (!names.empty()) names += ' ';
+    names += Name(dtype);
+  }
   return names;
 }
 

@@ -85,7 +85,7 @@ std::string CudaObjection(const Layout& layout) {
 
 std::string InstanceObjection(int head_dim) {
   if (BuiltHeadDim(head_dim)) return {};
-  return "head_dim: this build lacks the instance of " + std::to_string(head_dim) +
+  return std::string("head_dim: this build lacks the instance of ") + std::to_string(head_dim) +
          ", see FLASHWOK_CUDA_HEAD_DIMS";
 }
 
