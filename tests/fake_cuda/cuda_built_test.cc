@@ -58,7 +58,7 @@ TEST(CudaBuilt, OtherHeadDimsAreRefusedByName) {
     const flashwok::Layout layout(data.problem);
     // V1's table has nothing between 64 and 128, the others' have 96.
     for (const auto& [objection, below] :
-         {std::pair{ForwardV1Objection, 64}, {ForwardV2Objection, 96}, {ForwardV3Objection, 96}}) {
+         {std::pair{&ForwardV1Objection, 64}, {&ForwardV2Objection, 96}, {&ForwardV3Objection, 96}}) {
       const bool built = head_dim > below && head_dim <= 128;
       const std::string said = objection(layout);
       EXPECT_EQ(said.starts_with("head_dim: this build lacks the instance of "), !built)
