@@ -17,6 +17,7 @@ int C11CallsThatAccept(void) {
       flashwok_backward(NULL, NULL, NULL, NULL, NULL, 0),
       flashwok_forward_backward(NULL, NULL, NULL, NULL, NULL, NULL, 0),
       flashwok_merge_states(NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0),
+      flashwok_merge_states_on(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0),
       flashwok_get_kernel(0, NULL, NULL, 0),
       flashwok_get_cpu_target(0, NULL, 0, NULL, 0),
   };

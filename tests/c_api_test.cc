@@ -158,6 +158,19 @@ TEST(CApi, MergeStates) {
                                   &result.lse, nullptr, 0),
             FLASHWOK_STATUS_OK);
   EXPECT_EQ(Bytes({out.o, out.lse}), want);
+  joined.ResetOutputs();
+  flashwok_execution execution;
+  ASSERT_EQ(flashwok_execution_init(&execution, sizeof(execution)), FLASHWOK_STATUS_OK);
+  const auto merge_on = [&](char* message, std::size_t size) {
+    return flashwok_merge_states_on(&first.o, &first.lse, &second.o, &second.lse, &result.o,
+                                    &result.lse, &execution, message, size);
+  };
+  EXPECT_EQ(merge_on(nullptr, 0), FLASHWOK_STATUS_OK);
+  EXPECT_EQ(Bytes({out.o, out.lse}), want);
+  execution.stream = &execution;
+  char message[64];
+  EXPECT_EQ(merge_on(message, sizeof(message)), FLASHWOK_STATUS_INVALID_ARGUMENT);
+  EXPECT_STREQ(message, "stream: is given, must be null on the CPU");
 }
 
 TEST(CApi, ExecutionIsObeyed) {

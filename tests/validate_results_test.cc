@@ -310,6 +310,30 @@ TEST(ValidateMerge, Refusals) {
             "o_b: data is null, must point to 24 elements");
 }
 
+TEST(ValidateMerge, DevicesThatDiffer) {
+  std::vector<float> data(64);
+  Tensor o = Tensor::Contiguous(data.data(), DType::kFloat32, {1, 3, 2, 4});
+  Tensor lse = Tensor::Contiguous(data.data() + 32, DType::kFloat32, {1, 2, 3});
+  const Tensor on_cpu[] = {o, lse};
+  o.device = lse.device = {DeviceType::kCuda, 1};
+  EXPECT_EQ(ValidateMerge(o, lse, o, lse, o, lse).message(), "");
+  const char* names[] = {"o_a", "lse_a", "o_b", "lse_b", "o", "lse"};
+  for (std::size_t n = 1; n < 6; ++n) {
+    Tensor t[] = {o, lse, o, lse, o, lse};
+    t[n] = on_cpu[n % 2];
+    const std::string message = ValidateMerge(t[0], t[1], t[2], t[3], t[4], t[5]).message();
+    EXPECT_TRUE(message.starts_with(names[n] + std::string(": is on cpu"))) << message;
+    t[n].device = {DeviceType::kCuda, 0};
+    EXPECT_NE(ValidateMerge(t[0], t[1], t[2], t[3], t[4], t[5]).message().find("cuda:0"),
+              std::string::npos);
+  }
+  // None of the devices that this machine has.
+  o.device = lse.device = {DeviceType::kCuda, 1000};
+  const Status status = MergeStates(o, lse, o, lse, o, lse);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(status.message().starts_with("o_a: is on cuda:1000: ")) << status.message();
+}
+
 TEST(ValidateMerge, InPlaceOrApart) {
   std::vector<float> data(128);
   const auto rows = [&](int at) {

@@ -159,9 +159,11 @@ FLASHWOK_EXPORT Status ForwardBackward(const Problem& problem, const ForwardOutp
 
 // Joins two partial results over disjoint keys: exact, associative, with (O = 0, lse = -inf) as
 // the empty element. o: [batch, seqlen_q, num_heads, head_dim_v], lse: [batch, num_heads,
-// seqlen_q]; an output may be one of the inputs.
+// seqlen_q]; an output may be one of the inputs. On the CPU or, with the stream of `execution`, on
+// one CUDA device; float32, float16 and bfloat16 O, of any head_dim_v.
 FLASHWOK_EXPORT Status MergeStates(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b,
-                                   const Tensor& lse_b, const Tensor& o, const Tensor& lse);
+                                   const Tensor& lse_b, const Tensor& o, const Tensor& lse,
+                                   const Execution& execution = {});
 
 // float8 and its scale, one a batch and key head: x = values * descale, up to rounding. The largest
 // finite magnitude of a scale's heads becomes the largest of the dtype. On the CPU. x: float32,

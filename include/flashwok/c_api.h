@@ -337,11 +337,18 @@ FLASHWOK_EXPORT flashwok_status flashwok_forward_backward(const flashwok_problem
 
 // Joins two partial results over disjoint keys: exact, associative, with (O = 0, lse = -inf) as the
 // empty element. o: float32, float16 or bfloat16 [batch, seqlen_q, num_heads, head_dim_v], lse:
-// float32 [batch, num_heads, seqlen_q]; the output may be one of the inputs.
+// float32 [batch, num_heads, seqlen_q]; the output may be one of the inputs. All on the CPU or on one
+// CUDA device.
 FLASHWOK_EXPORT flashwok_status flashwok_merge_states(
     const flashwok_tensor* o_a, const flashwok_tensor* lse_a, const flashwok_tensor* o_b,
     const flashwok_tensor* lse_b, const flashwok_tensor* o, const flashwok_tensor* lse,
     char* message, size_t message_size);
+// The same in the order of the execution's stream, for tensors on a CUDA device; flashwok_merge_states
+// takes the default stream there. `execution` may be null.
+FLASHWOK_EXPORT flashwok_status flashwok_merge_states_on(
+    const flashwok_tensor* o_a, const flashwok_tensor* lse_a, const flashwok_tensor* o_b,
+    const flashwok_tensor* lse_b, const flashwok_tensor* o, const flashwok_tensor* lse,
+    const flashwok_execution* execution, char* message, size_t message_size);
 
 // float8 values and their scale, one a batch and key head: x = values * descale, up to rounding. On
 // the CPU. x: float32, float16 or bfloat16 [batch, seqlen, num_heads, head_dim]; values: float8 of

@@ -254,20 +254,24 @@ def attention_backward(
     return tuple(results.values())
 
 
-def merge_states(o_a: Array, lse_a: Array, o_b: Array, lse_b: Array) -> tuple[Array, Array]:
+def merge_states(
+    o_a: Array, lse_a: Array, o_b: Array, lse_b: Array, *, stream: int | None = None
+) -> tuple[Array, Array]:
     """Joins the results of attention over two sets of keys that have none in common.
 
-    Exact and associative; the empty state is (o = 0, lse = -inf). On the CPU.
+    Exact and associative; the empty state is (o = 0, lse = -inf). On the CPU or on one CUDA device.
 
     Args:
-        o_a, o_b: ``[batch, seqlen_q, num_heads, head_dim_v]``.
+        o_a, o_b: ``[batch, seqlen_q, num_heads, head_dim_v]``, float32, float16 or bfloat16.
         lse_a, lse_b: float32 ``[batch, num_heads, seqlen_q]``.
+        stream: a CUDA stream, as an integer; None: the library's current one.
 
     Returns:
         (o, lse) over both sets, o in the dtype of o_a.
 
     Raises:
         ValueError: shapes, dtypes or devices that do not fit.
+        NotImplementedError: a device that the build has no code for.
 
     Source: `MergeStates` in ``include/flashwok/attention.h``; the merge is that of V2's split keys.
 
@@ -280,13 +284,21 @@ def merge_states(o_a: Array, lse_a: Array, o_b: Array, lse_b: Array) -> tuple[Ar
     >>> bool(np.allclose(o, flashwok.attention(q, k, v), atol=1e-6))
     True
     """
+    given = {"o_a": o_a, "lse_a": lse_a, "o_b": o_b, "lse_b": lse_b}
+    if _arrays.is_jax(o_a):
+        from .jax import _ffi
+
+        _refuse("jax", stream=stream)
+        return _ffi.merge(given)
+    if stream is None:
+        stream = _arrays.current_stream(o_a)
     o = _arrays.empty(o_a, o_a.shape)
     lse = _arrays.empty(o_a, lse_a.shape, "float32")
-    stream = _arrays.current_stream(o_a)
-    given = {"o_a": o_a, "lse_a": lse_a, "o_b": o_b, "lse_b": lse_b, "o": o, "lse": lse}
-    views = {name: _arrays.view(array, name, stream) for name, array in given.items()}
-    _core.merge_states(**views)
-    return _arrays.returned(o_a, o), _arrays.returned(o_a, lse)
+    views = {
+        name: _arrays.view(a, name, stream) for name, a in (given | {"o": o, "lse": lse}).items()
+    }
+    _core.merge_states(**views, run={"stream": stream})
+    return o, lse
 
 
 def quantize_fp8(

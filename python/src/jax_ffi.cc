@@ -21,6 +21,7 @@ struct Call {
   ForwardOutput output;
   BackwardInput input;
   Gradients gradients;
+  ForwardOutput parts[2];  // of a merge
 
   Call() {
     Problem& p = problem;
@@ -40,7 +41,11 @@ struct Call {
                  {"o", &input.o},
                  {"lse", &input.lse},
                  {"dout", &input.dout},
-                 {"dlse", &input.dlse}};
+                 {"dlse", &input.dlse},
+                 {"o_a", &parts[0].o},
+                 {"lse_a", &parts[0].lse},
+                 {"o_b", &parts[1].o},
+                 {"lse_b", &parts[1].lse}};
     results = {{"o", &output.o},      {"lse", &output.lse},  {"dq", &gradients.dq},
                {"dk", &gradients.dk}, {"dv", &gradients.dv}, {"dbias", &gradients.dbias}};
   }
@@ -169,6 +174,12 @@ Status Run(const xla::CallFrame& raw, DeviceType device) {
   Problem& problem = call.problem;
   frame.Place("arguments", raw.arguments, call.arguments);
   frame.Place("results", raw.results, call.results);
+  Execution execution;
+  execution.stream = frame.Stream();
+  if (frame.Text("pass") == "merge") {
+    const ForwardOutput &a = call.parts[0], &b = call.parts[1], &out = call.output;
+    return MergeStates(a.o, a.lse, b.o, b.lse, out.o, out.lse, execution);
+  }
   problem.softmax_scale = frame.Float("softmax_scale");
   problem.softcap = frame.Float("softcap");
   problem.causal = FromName(frame.Text("causal"), Causal::kTopLeft);
@@ -180,8 +191,6 @@ Status Run(const xla::CallFrame& raw, DeviceType device) {
   problem.dropout_offset = static_cast<std::uint64_t>(frame.Int("dropout_offset"));
   problem.num_splits = static_cast<int>(frame.Int("num_splits"));
   problem.deterministic = frame.Int("deterministic") != 0;
-  Execution execution;
-  execution.stream = frame.Stream();
   if (frame.Text("pass") == "forward") return Forward(problem, call.output, execution);
   return Backward(problem, call.input, call.gradients, execution);
 }

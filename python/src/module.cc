@@ -28,8 +28,8 @@ namespace {
 using namespace nb::literals;
 
 // CUDA's state does not survive a fork: a child of a process that has used it is told so.
-void RequireSameProcess(const Problem& problem) {
-  if (problem.q.device.type != DeviceType::kCuda) return;
+void RequireSameProcess(const Tensor& tensor) {
+  if (tensor.device.type != DeviceType::kCuda) return;
   static std::atomic<pid_t> user{0};
   pid_t none = 0;
   if (!user.compare_exchange_strong(none, getpid()) && none != getpid()) {
@@ -42,7 +42,7 @@ void RequireSameProcess(const Problem& problem) {
 // One call with the lock of Python given away.
 template <typename Call>
 void Run(const Problem& problem, Execution execution, Recorder* recorder, const Call& call) {
-  RequireSameProcess(problem);
+  RequireSameProcess(problem.q);
   Interrupt interrupt;
   interrupt.Watch(&execution);
   execution.observer = recorder;
@@ -138,13 +138,16 @@ nb::tuple Reference(nb::dict tensors, nb::dict options) {
 }
 
 void Merge(const Array& o_a, const Array& lse_a, const Array& o_b, const Array& lse_b,
-           const Array& o, const Array& lse) {
+           const Array& o, const Array& lse, nb::dict run) {
   const Tensor& to_o = o.writable();
   const Tensor& to_lse = lse.writable();
+  const Execution execution = MakeExecution(run);
+  RequireSameProcess(o_a.tensor());
   Status status;
   {
     nb::gil_scoped_release release;
-    status = MergeStates(o_a.tensor(), lse_a.tensor(), o_b.tensor(), lse_b.tensor(), to_o, to_lse);
+    status = MergeStates(o_a.tensor(), lse_a.tensor(), o_b.tensor(), lse_b.tensor(), to_o, to_lse,
+                         execution);
   }
   Require(status);
 }
@@ -205,7 +208,7 @@ NB_MODULE(_core, m) {
   m.def("plan", &PlanDict, "tensors"_a, "options"_a, "which"_a, "run"_a);
   m.def("model_bytes", &ModelBytes, "tensors"_a, "options"_a, "outputs"_a, "run"_a);
   m.def("reference", &Reference, "tensors"_a, "options"_a);
-  m.def("merge_states", &Merge, "o_a"_a, "lse_a"_a, "o_b"_a, "lse_b"_a, "o"_a, "lse"_a);
+  m.def("merge_states", &Merge, "o_a"_a, "lse_a"_a, "o_b"_a, "lse_b"_a, "o"_a, "lse"_a, "run"_a);
   m.def("quantize_float8", &Quantize, "x"_a, "values"_a, "descale"_a);
   m.def("kernels", &KernelList);
   m.def("cpu_targets", &CpuTargets);

@@ -69,6 +69,28 @@ def test_the_current_stream_is_used():
     torch.testing.assert_close(o, flashwok.attention(*(x * 2 for x in inputs)), atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_merge(dtype):
+    q, k, v = on_gpu(2, 200, 300, 4, 2, 64, dtype=dtype)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        parts = [
+            flashwok.attention(q, k[:, s], v[:, s], return_lse=True)
+            for s in (slice(130), slice(130, None))
+        ]
+        o, lse = flashwok.merge_states(*parts[0], *parts[1])
+    torch.cuda.current_stream().wait_stream(stream)
+    assert o.device == q.device
+    assert o.dtype == dtype
+    want, want_lse = exact((q, k, v))
+    close(o, want)
+    close(lse, want_lse, 5e-3)
+    with pytest.raises(ValueError, match="o_b"):
+        flashwok.merge_states(*parts[0], parts[1][0].cpu(), parts[1][1])
+
+
 def test_in_a_graph():
     inputs = on_gpu(2, 256, 256, 4, 4, 64)
     flashwok.attention(*inputs, causal="bottom_right")  # before the capture: kernels loaded

@@ -116,9 +116,12 @@ def test_arrays_in_arrays_out():
     )(q, k, v)
     for one, other in zip(gradients, want, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
-    merged, _ = flashwok.merge_states(o, lse, o, lse)
+    merged, merged_lse = jax.jit(flashwok.merge_states)(o, lse, o, lse)
     assert isinstance(merged, jax.Array)
     np.testing.assert_allclose(merged, o, atol=1e-6)
+    np.testing.assert_allclose(merged_lse, lse + np.log(2), atol=1e-6)
+    with pytest.raises(ValueError, match="stream"):
+        flashwok.merge_states(o, lse, o, lse, stream=1)
 
 
 def test_lse_is_differentiable_and_softcap_taken():

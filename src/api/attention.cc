@@ -8,6 +8,7 @@
 #include "common/softmax_state.h"
 #include "cpu/parallel_for.h"
 #include "cuda/device.h"
+#include "cuda/merge_states.h"
 
 namespace flashwok {
 namespace {
@@ -57,9 +58,34 @@ Status UntilStopped(const Execution& execution, const Kernel& kernel) {
   return {};
 }
 
+std::int64_t RowOffset(const Tensor& o, std::int64_t b, std::int64_t i, std::int64_t h) {
+  return b * o.strides[0] + i * o.strides[1] + h * o.strides[2];
+}
+
 float* Address(const Tensor& lse, std::int64_t b, std::int64_t h, std::int64_t i) {
   return static_cast<float*>(lse.data) + b * lse.strides[0] + h * lse.strides[1] +
          i * lse.strides[2];
+}
+
+void MergeCpu(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, const Tensor& lse_b,
+              const Tensor& o, const Tensor& lse) {
+  for (std::int64_t b = 0; b < o.shape[0]; ++b) {
+    for (std::int64_t i = 0; i < o.shape[1]; ++i) {
+      for (std::int64_t h = 0; h < o.shape[2]; ++h) {
+        const MergeWeights weights = Merge(*Address(lse_a, b, h, i), *Address(lse_b, b, h, i));
+        // A part without weight is not read.
+        const auto element = [&](const Tensor& t, float weight, std::int64_t c) {
+          return weight == 0.0f ? 0.0f : LoadAsFloat(t.data, t.dtype, RowOffset(t, b, i, h) + c);
+        };
+        for (std::int64_t c = 0; c < o.shape[3]; ++c) {
+          const float joined =
+              weights.Join(element(o_a, weights.a, c), element(o_b, weights.b, c));
+          StoreFromFloat(o.data, o.dtype, RowOffset(o, b, i, h) + c, joined);
+        }
+        *Address(lse, b, h, i) = weights.lse;
+      }
+    }
+  }
 }
 
 // On the problem's device, its scratch allocated and freed in the stream's order.
@@ -140,27 +166,20 @@ Status ForwardBackward(const Problem& problem, const ForwardOutput& output, cons
 }
 
 Status MergeStates(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, const Tensor& lse_b,
-                   const Tensor& o, const Tensor& lse) {
-  if (Status status = ValidateMerge(o_a, lse_a, o_b, lse_b, o, lse); !status.ok()) return status;
-  for (std::int64_t b = 0; b < o.shape[0]; ++b) {
-    for (std::int64_t i = 0; i < o.shape[1]; ++i) {
-      for (std::int64_t h = 0; h < o.shape[2]; ++h) {
-        const MergeWeights weights = Merge(*Address(lse_a, b, h, i), *Address(lse_b, b, h, i));
-        const auto at = [&](const Tensor& t) {
-          return b * t.strides[0] + i * t.strides[1] + h * t.strides[2];
-        };
-        for (std::int64_t c = 0; c < o.shape[3]; ++c) {
-          // A part without keys is left out, not multiplied by zero: it may hold anything.
-          float sum = 0.0f;
-          if (weights.a != 0.0f) sum += weights.a * LoadAsFloat(o_a.data, o_a.dtype, at(o_a) + c);
-          if (weights.b != 0.0f) sum += weights.b * LoadAsFloat(o_b.data, o_b.dtype, at(o_b) + c);
-          StoreFromFloat(o.data, o.dtype, at(o) + c, sum);
-        }
-        *Address(lse, b, h, i) = weights.lse;
-      }
-    }
+                   const Tensor& o, const Tensor& lse, const Execution& execution) {
+  Status status = ValidateMerge(o_a, lse_a, o_b, lse_b, o, lse);
+  if (status.ok()) status = ValidateExecution(execution, o_a.device);
+  if (!status.ok()) return status;
+  if (o.device.type == DeviceType::kCpu) {
+    MergeCpu(o_a, lse_a, o_b, lse_b, o, lse);
+    return {};
   }
-  return {};
+  if (std::string objection = DeviceObjection(o.device); !objection.empty()) {
+    return Status::Unsupported("o_a: " + objection);
+  }
+  cuda::DeviceGuard guard(o.device.index);
+  if (!guard.status().ok()) return guard.status();
+  return cuda::MergeStates(o_a, lse_a, o_b, lse_b, o, lse, execution.stream);
 }
 
 const char* Version() { return FLASHWOK_VERSION; }

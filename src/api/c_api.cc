@@ -239,14 +239,25 @@ flashwok_status flashwok_merge_states(const flashwok_tensor* o_a, const flashwok
                                       const flashwok_tensor* o_b, const flashwok_tensor* lse_b,
                                       const flashwok_tensor* o, const flashwok_tensor* lse,
                                       char* message, size_t message_size) {
+  return flashwok_merge_states_on(o_a, lse_a, o_b, lse_b, o, lse, nullptr, message, message_size);
+}
+
+flashwok_status flashwok_merge_states_on(const flashwok_tensor* o_a, const flashwok_tensor* lse_a,
+                                         const flashwok_tensor* o_b, const flashwok_tensor* lse_b,
+                                         const flashwok_tensor* o, const flashwok_tensor* lse,
+                                         const flashwok_execution* execution, char* message,
+                                         size_t message_size) {
   return Guard({message, message_size}, [&](Check& check) -> Status {
     Tensor a, scalars_a, b, scalars_b, out, scalars;
+    CallbackObserver observer;
+    Execution e;
     if (!FromC(check, "o_a", o_a, &a) || !FromC(check, "lse_a", lse_a, &scalars_a) ||
         !FromC(check, "o_b", o_b, &b) || !FromC(check, "lse_b", lse_b, &scalars_b) ||
-        !FromC(check, "o", o, &out) || !FromC(check, "lse", lse, &scalars)) {
+        !FromC(check, "o", o, &out) || !FromC(check, "lse", lse, &scalars) ||
+        !FromC(check, execution, &observer, &e)) {
       return {};
     }
-    return MergeStates(a, scalars_a, b, scalars_b, out, scalars);
+    return MergeStates(a, scalars_a, b, scalars_b, out, scalars, e);
   });
 }
 

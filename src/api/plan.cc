@@ -3,6 +3,7 @@
 #include "api/plan.h"
 
 #include <algorithm>
+#include <span>
 
 #include "api/check.h"
 #include "api/validate.h"
@@ -24,15 +25,25 @@ T RoundUpTo(T value, T multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-std::string NotOneOf(const Problem& problem, const std::string& dtypes) {
-  return std::string("q: dtype ") + Name(problem.q.dtype) + " is not one of " + dtypes;
+std::string Names(std::span<const DType> dtypes) {
+  std::string names;
+  for (DType dtype : dtypes) {
+    if (!names.empty()) names += ' ';
+    names += Name(dtype);
+  }
+  return names;
+}
+
+// Why the kernels of these dtypes do not take the problem, or empty.
+std::string DTypeObjection(const Problem& problem, std::span<const DType> dtypes) {
+  if (std::find(dtypes.begin(), dtypes.end(), problem.q.dtype) != dtypes.end()) return {};
+  return std::string("q: dtype ") + Name(problem.q.dtype) + " is not one of " + Names(dtypes);
 }
 
 // Why the kernel does not take the problem, or empty.
 std::string Objection(const cpu::Kernel& kernel, const Problem& problem) {
-  if (std::find(kernel.dtypes.begin(), kernel.dtypes.end(), problem.q.dtype) ==
-      kernel.dtypes.end()) {
-    return NotOneOf(problem, cpu::Dtypes(kernel));
+  if (std::string objection = DTypeObjection(problem, kernel.dtypes); !objection.empty()) {
+    return objection;
   }
   if (!cpu::Available(kernel)) {
     return std::string("this machine has no ") + kernel.requirement;
@@ -40,17 +51,20 @@ std::string Objection(const cpu::Kernel& kernel, const Problem& problem) {
   return {};
 }
 
+// Why there is no such CUDA device, or empty.
+std::string Absence(const Device& device) {
+  if (device.index < cuda::DeviceCount()) return {};
+  const std::string absence = cuda::Absence();
+  return absence.empty() ? Concat("there is no ", device) : absence;
+}
+
 std::string Objection(const cuda::Kernel& kernel, const Layout& layout) {
   const Problem& problem = layout.problem();
-  if (problem.q.dtype != DType::kFloat16 && problem.q.dtype != DType::kBFloat16) {
-    return NotOneOf(problem, cuda::kDtypes);
+  if (std::string objection = DTypeObjection(problem, cuda::DTypes()); !objection.empty()) {
+    return objection;
   }
-  const int device = problem.q.device.index;
-  if (device >= cuda::DeviceCount()) {
-    const std::string absence = cuda::Absence();
-    return absence.empty() ? Concat("there is no ", problem.q.device) : absence;
-  }
-  if (!cuda::Runs(kernel, device)) {
+  if (std::string absence = Absence(problem.q.device); !absence.empty()) return absence;
+  if (!cuda::Runs(kernel, problem.q.device.index)) {
     return Concat(problem.q.device, " is not a device of ", kernel.requirement);
   }
   return kernel.objection(layout);
@@ -267,6 +281,13 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   return choice;
 }
 
+std::string DeviceObjection(const Device& device) {
+  const std::string absence = Absence(device);
+  if (!absence.empty()) return Concat("is on ", device, ": ", absence);
+  if (cuda::HasCode(device.index)) return {};
+  return Concat("is on ", device, ", for which this build has no machine code");
+}
+
 io_model::Tiles ModelTiles(const Choice& choice) {
   const cpu::Launch& launch = choice.launch;
   io_model::Tiles tiles{launch.tile_q, launch.tile_kv};
@@ -281,12 +302,12 @@ io_model::Tiles ModelTiles(const Choice& choice) {
 std::vector<KernelInfo> Kernels() {
   std::vector<KernelInfo> kernels;
   for (const cpu::Kernel& kernel : cpu::Registry()) {
-    kernels.push_back({kernel.name, kernel.pass, kernel.algorithm, Device{}, cpu::Dtypes(kernel),
+    kernels.push_back({kernel.name, kernel.pass, kernel.algorithm, Device{}, Names(kernel.dtypes),
                        kernel.requirement, cpu::Available(kernel)});
   }
   for (const cuda::Kernel& kernel : cuda::Registry()) {
     kernels.push_back({kernel.name, kernel.pass, kernel.algorithm, Device{DeviceType::kCuda, 0},
-                       cuda::kDtypes, kernel.requirement, cuda::Runs(kernel, 0)});
+                       Names(cuda::DTypes()), kernel.requirement, cuda::Runs(kernel, 0)});
   }
   return kernels;
 }

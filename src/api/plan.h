@@ -18,6 +18,9 @@ struct Choice {
 
 Choice Choose(const Problem& problem, Pass pass, const Execution& execution);
 
+// Why nothing runs on a CUDA device, or empty.
+std::string DeviceObjection(const Device& device);
+
 // What the formulas of io_model need to know of it.
 io_model::Tiles ModelTiles(const Choice& choice);
 

@@ -271,8 +271,6 @@ Status ValidateMerge(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, 
   };
   (void)(state("o_a", o_a, "lse_a", lse_a) && state("o_b", o_b, "lse_b", lse_b) &&
          state("o", o, "lse", lse) && check.Output("o", o) && check.Output("lse", lse) &&
-         (o.device.type == DeviceType::kCpu ||
-          check.Unsupported("o: is on ", o.device, ", must be on the CPU")) &&
          in_place("o", o, "o_a", o_a) && in_place("o", o, "o_b", o_b) &&
          in_place("lse", lse, "lse_a", lse_a) && in_place("lse", lse, "lse_b", lse_b) &&
          CheckApart(check, {{"o", &o}}, {{"lse_a", &lse_a}, {"lse_b", &lse_b}}) &&

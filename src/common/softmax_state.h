@@ -15,6 +15,9 @@ struct MergeWeights {
   float lse;
   float a;
   float b;
+
+  // An element of the union's O. A part of weight 0 may hold anything: 0 is given in its place.
+  FLASHWOK_HOST_DEVICE float Join(float O_a, float O_b) const { return a * O_a + b * O_b; }
 };
 
 FLASHWOK_HOST_DEVICE inline MergeWeights Merge(float lse_a, float lse_b) {

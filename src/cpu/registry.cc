@@ -39,15 +39,6 @@ constexpr Kernel kKernels[] = {
 
 std::span<const Kernel> Registry() { return kKernels; }
 
-std::string Dtypes(const Kernel& kernel) {
-  std::string names;
-  for (DType dtype : kernel.dtypes) {
-    if (!names.empty()) names += ' ';
-    names += Name(dtype);
-  }
-  return names;
-}
-
 }  // namespace cpu
 
 std::vector<std::string> CpuTargets() {

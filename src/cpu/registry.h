@@ -25,9 +25,6 @@ inline bool Available(const Kernel& kernel) {
   return kernel.products == nullptr || kernel.products() != nullptr;
 }
 
-// The names of its dtypes, for people.
-std::string Dtypes(const Kernel& kernel);
-
 // In the order in which Algorithm::kAuto prefers them.
 std::span<const Kernel> Registry();
 

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "cuda/config/built.h"
+
 namespace flashwok::cuda {
 namespace {
 
@@ -79,6 +81,12 @@ std::string CudaObjection(const Layout& layout) {
     }
   }
   return {};
+}
+
+std::string InstanceObjection(int head_dim) {
+  if (BuiltHeadDim(head_dim)) return {};
+  return std::string("head_dim: this build lacks the instance of ") + std::to_string(head_dim) +
+         ", see FLASHWOK_CUDA_HEAD_DIMS";
 }
 
 }  // namespace flashwok::cuda

@@ -14,4 +14,7 @@ bool RowsAligned(const Tensor& tensor);
 // Why no CUDA kernel takes the problem, or empty.
 std::string CudaObjection(const Layout& layout);
 
+// Why an instance of this head_dim does not run, or empty: the build may lack it.
+std::string InstanceObjection(int head_dim);
+
 }  // namespace flashwok::cuda

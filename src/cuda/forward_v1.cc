@@ -38,6 +38,9 @@ std::int64_t RunningFloats(const Layout& layout) {
 
 std::string ForwardV1Objection(const Layout& layout) {
   if (std::string objection = CudaObjection(layout); !objection.empty()) return objection;
+  if (std::string objection = InstanceObjection(Config(layout).head_dim); !objection.empty()) {
+    return objection;
+  }
   if (layout.problem().page_table.present()) return "page_table: is given, must be absent";
   return {};
 }

@@ -38,6 +38,9 @@ std::int64_t Blocks(const Layout& layout, int tile_q) {
 
 std::string ForwardV2Objection(const Layout& layout) {
   if (std::string objection = CudaObjection(layout); !objection.empty()) return objection;
+  if (std::string objection = InstanceObjection(Config(layout).head_dim); !objection.empty()) {
+    return objection;
+  }
   const std::int64_t pieces = PlanForwardV2(layout).num_splits;
   if (Blocks(layout, Config(layout).tile_q) * pieces >= kMaxBlocks) {
     return "q: more than 2^31 thread blocks";

@@ -74,6 +74,8 @@ Status Encode(const Tensor& tensor, int rows, int cols, EncodeTensorMap encode,
 std::string ForwardV3Objection(const Layout& layout) {
   const Problem& problem = layout.problem();
   if (std::string objection = CudaObjection(layout); !objection.empty()) return objection;
+  const int head_dim = ForwardV3ConfigOf(layout).head_dim;
+  if (std::string objection = InstanceObjection(head_dim); !objection.empty()) return objection;
   const auto unless_absent = [](const char* name, bool present) {
     return present ? std::string(name) + ": is given, must be absent" : std::string();
   };

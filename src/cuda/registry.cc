@@ -1,5 +1,6 @@
 #include "cuda/registry.h"
 
+#include "cuda/config/built.h"
 #include "cuda/config/time_stamps.h"
 #include "cuda/device.h"
 #include "cuda/kernels.h"
@@ -23,14 +24,25 @@ constexpr Kernel kKernels[] = {
 
 }  // namespace
 
+std::span<const DType> DTypes() {
+  static constexpr DType kBoth[] = {DType::kFloat16, DType::kBFloat16};
+  const std::span<const DType> both = kBoth;
+  if (!BuiltDType(DType::kFloat16)) return both.last(1);
+  return both.first(BuiltDType(DType::kBFloat16) ? 2 : 1);
+}
+
 std::span<const Kernel> Registry() { return kKernels; }
 
 // Machine code is built for 8.0, which runs on 8.x, and for 9.0.
+bool HasCode(int device) {
+  const int architecture = Architecture(device);
+  return architecture / 10 == 8 || architecture == 90;
+}
+
 bool Runs(const Kernel& kernel, int device) {
   const int architecture = Architecture(device);
-  const bool built = architecture / 10 == 8 || architecture == 90;
-  return built && (kernel.newer ? architecture >= kernel.architecture
-                                : architecture == kernel.architecture);
+  return HasCode(device) && (kernel.newer ? architecture >= kernel.architecture
+                                          : architecture == kernel.architecture);
 }
 
 }  // namespace flashwok::cuda

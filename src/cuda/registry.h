@@ -21,7 +21,8 @@ struct Launch {
   StampLog* stamps = nullptr;  // on the device, for a kernel with time_stamps to write; may be null
 };
 
-inline constexpr const char* kDtypes = "float16 bfloat16";
+// Of every kernel: float16 and bfloat16, unless the build has one of them alone.
+std::span<const DType> DTypes();
 
 struct Kernel {
   const char* name;
@@ -39,7 +40,9 @@ struct Kernel {
   bool time_stamps = false;  // it was built to record them
 };
 
-// On this device, by its compute capability.
+// Whether the build has machine code for the device, by its compute capability.
+bool HasCode(int device);
+// That, and the kernel runs on it.
 bool Runs(const Kernel& kernel, int device);
 
 // In the order in which Algorithm::kAuto prefers them.

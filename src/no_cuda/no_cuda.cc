@@ -1,5 +1,6 @@
 // What stands in for src/cuda in a build without CUDA.
 #include "cuda/device.h"
+#include "cuda/merge_states.h"
 #include "cuda/registry.h"
 
 namespace flashwok::cuda {
@@ -9,8 +10,15 @@ Status Missing() { return Status::Unsupported(Absence()); }
 
 }  // namespace
 
+bool HasCode(int) { return false; }
 bool Runs(const Kernel&, int) { return false; }
+std::span<const DType> DTypes() { return {}; }
 std::span<const Kernel> Registry() { return {}; }
+
+Status MergeStates(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                   const Tensor&, void*) {
+  return Missing();
+}
 
 int DeviceCount() { return 0; }
 std::string DeviceName(int) { return {}; }

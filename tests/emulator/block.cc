@@ -25,6 +25,20 @@ void PrintLanes(std::ostream& out, std::uint32_t lanes) {
   }
 }
 
+// Apart from Collective, whose stack frame would hold their strings: AddressSanitizer prepares that
+// at every call.
+[[noreturn, gnu::noinline]] void OutsideMask(const char* what) {
+  throw Error(std::string(what) + ": a lane outside its own mask");
+}
+[[noreturn, gnu::noinline]] void Diverge(int warp, const char* there, const char* what) {
+  throw Error("lanes of warp " + std::to_string(warp) + " diverge: " + there + " and " + what);
+}
+[[gnu::noinline]] Rendezvous& Open(Warp& warp, const char* what, std::uint32_t mask,
+                                   CollectiveBody body) {
+  warp.pending.push_back({what, body, mask, 0, {}});
+  return warp.pending.back();
+}
+
 }  // namespace
 
 Block& Here() {
@@ -138,7 +152,7 @@ void Block::RunWarp(int index) {
   }
 }
 
-void Block::Suspend(const Wait& wait) {
+void Block::Suspend(Wait wait) {
   idle_ = 0;
   self().wait = wait;
   for (std::uint32_t left = self_warp().led; left != 0; left &= left - 1) {
@@ -162,27 +176,30 @@ void Block::Yield() {
 void Block::Collective(const char* what, std::uint32_t mask, CollectiveBody body, void* argument) {
   Warp& mine = self_warp();
   const int lane = thread_ % 32;
-  if ((mask >> lane & 1) == 0) throw Error(std::string(what) + ": a lane outside its own mask");
+  if ((mask >> lane & 1) == 0) OutsideMask(what);
   Rendezvous* found = nullptr;
   for (Rendezvous& other : mine.pending) {
     if (other.body == body && other.mask == mask) {
       found = &other;
     } else if ((other.mask >> lane & 1) != 0 && (other.arrived & mask) != 0) {
-      // This lane awaits one there, which awaits this one.
-      throw Error("lanes of warp " + std::to_string(warp()) + " diverge: " + other.what + " and " +
-                  what);
+      Diverge(warp(), other.what, what);  // this lane awaits one there, which awaits this one
     }
   }
-  if (found == nullptr) {
-    mine.pending.push_back({what, body, mask, 0, {}});
-    found = &mine.pending.back();
-  }
+  if (found == nullptr) found = &Open(mine, what, mask, body);
   found->arrived |= 1u << lane;
   found->arguments[static_cast<std::size_t>(lane)] = argument;
   if (found->arrived != mask) {
     Suspend({what, 0});
-    return;
+  } else {
+    Lead(mine, found);
   }
+}
+
+// By the last lane to arrive.
+[[gnu::noinline]] void Block::Lead(Warp& mine, Rendezvous* found) {
+  const int lane = thread_ % 32;
+  const std::uint32_t mask = found->mask;
+  const CollectiveBody body = found->body;
   const std::array<void*, 32> arguments = found->arguments;
   mine.pending.erase(mine.pending.begin() + (found - mine.pending.data()));
   mine.led = mask;

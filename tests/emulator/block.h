@@ -75,7 +75,7 @@ class Block {
   Thread& thread(int i) { return threads_[static_cast<std::size_t>(i)]; }
   std::vector<Warp>& warps() { return warps_; }
 
-  void Suspend(const Wait& wait);  // until Wake
+  void Suspend(Wait wait);  // until Wake
   void Wake(int thread);
   void Yield();
   // Returns once `body` has run.
@@ -105,6 +105,7 @@ class Block {
   int PickWarp();
   void RunWarp(int warp);
   void Finish();  // a thread
+  void Lead(Warp& warp, Rendezvous* found);  // runs the body, and frees the others
   std::string Deadlock() const;
   std::string Name() const;
 

@@ -14,6 +14,15 @@
 
 namespace flashwok::test {
 
+// Under AddressSanitizer a run takes ten times as long, and looks for accesses outside the tensors,
+// which depend on the case and the instance: all of those are run, but by one drawn schedule, not by
+// two, and with one number of blocks. Bits that must not depend on either are the plain build's.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // Runs with the schedule in order and with drawn ones; the bits must be the same. `floor`: of O and
 // lse, beside the usual one.
 inline void CheckForward(ProblemData& data,
@@ -24,6 +33,7 @@ inline void CheckForward(ProblemData& data,
   const reference::ForwardResult plain = reference::PlainForward(data.problem);
   std::vector<double> first;
   for (std::uint64_t seed : {std::uint64_t{0}, Seed() | 1}) {
+    if (kSanitized && seed == 0) continue;
     SCOPED_TRACE("schedule " + std::to_string(seed));
     data.ResetOutputs();
     ASSERT_NO_THROW(run({.seed = seed}));

@@ -12,6 +12,7 @@
 #include "cuda/attention/stamp_log.h"
 #include "cuda/device.h"
 #include "cuda/forward_v3_setup.h"
+#include "cuda/merge_states.h"
 #include "cuda/registry.h"
 #ifdef FLASHWOK_EMULATOR
 #include "tests/emulator/emulated_v3.h"
@@ -149,9 +150,19 @@ constexpr Kernel kStamped[] = {WithStamps(kKernels[0]), kKernels[1], kKernels[2]
 
 }  // namespace
 
-bool Runs(const Kernel&, int device) { return device < DeviceCount(); }
+bool HasCode(int device) { return device < DeviceCount(); }
+bool Runs(const Kernel&, int device) { return HasCode(device); }
+std::span<const DType> DTypes() {
+  static constexpr DType kBoth[] = {DType::kFloat16, DType::kBFloat16};
+  return kBoth;
+}
 std::span<const Kernel> Registry() {
   return Set("stamps") ? std::span<const Kernel>(kStamped) : kKernels;
+}
+
+Status MergeStates(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                   const Tensor&, void*) {
+  return Fails("the command line merges nothing");
 }
 
 int DeviceCount() { return Set("absent") ? 0 : kDevices; }

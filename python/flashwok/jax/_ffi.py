@@ -145,6 +145,18 @@ def _forward_shapes(options: Options, arrays: Arrays) -> Shapes:
     }
 
 
+def merge(given: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+    """(o, lse) of the union, for `flashwok.merge_states`."""
+    arrays = {name: jnp.asarray(array) for name, array in given.items()}
+    shapes = tuple(
+        jax.ShapeDtypeStruct(arrays[name].shape, arrays[name].dtype) for name in ("o_a", "lse_a")
+    )
+    call = jax.ffi.ffi_call(TARGET, shapes)
+    attributes = {"pass": "merge", "arguments": " ".join(arrays), "results": "o lse"}
+    o, lse = call(*arrays.values(), **attributes)
+    return o, lse
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend(options: Options, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
     """(o, lse)."""

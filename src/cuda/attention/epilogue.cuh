@@ -44,6 +44,15 @@ __device__ __forceinline__ void StoreElement(char* row, DType dtype, std::int64_
   }
 }
 
+__device__ __forceinline__ void StoreElement(char* row, DType dtype, std::int64_t col,
+                                             float value) {
+  if (dtype == DType::kBFloat16) {
+    StoreElement<DType::kBFloat16>(row, dtype, col, value);
+  } else {
+    StoreElement<DType::kFloat16>(row, dtype, col, value);
+  }
+}
+
 // The rows of one block of 16 in global memory: target(row) is the address of one; of the block's
 // 16 those in [first, rows) exist.
 template <class Target>

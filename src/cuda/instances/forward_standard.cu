@@ -1,4 +1,5 @@
 #include "common/tile_range.h"
+#include "cuda/config/built.h"
 #include "cuda/instances/forward_standard.h"
 #include "cuda/kernels/forward_standard.cuh"
 
@@ -23,8 +24,8 @@ Kernel FindSoftmax(int chunks) {
 cudaError_t LaunchStandardSoftmax(DType dtype, const ForwardStandardParams& p,
                                   cudaStream_t stream) {
   const StandardRowShape shape = StandardRowShape::Make(p);
-  const Kernel kernel = dtype == DType::kBFloat16 ? FindSoftmax<DType::kBFloat16>(shape.chunks)
-                                                  : FindSoftmax<DType::kFloat16>(shape.chunks);
+  const Kernel kernel =
+      VisitDType(dtype, [&]<DType kType>() { return FindSoftmax<kType>(shape.chunks); });
   constexpr int kShared = sizeof(ForwardStandardStorage);
   kernel<<<static_cast<unsigned>(p.rows()), static_cast<unsigned>(shape.threads), kShared,
            stream>>>(p);
@@ -33,11 +34,9 @@ cudaError_t LaunchStandardSoftmax(DType dtype, const ForwardStandardParams& p,
 
 cudaError_t LaunchStandardRepair(DType dtype, const ForwardStandardParams& p, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(CeilDiv(p.rows(), 8));
-  if (dtype == DType::kBFloat16) {
-    StandardRepairKernel<DType::kBFloat16><<<blocks, 256, 0, stream>>>(p);
-  } else {
-    StandardRepairKernel<DType::kFloat16><<<blocks, 256, 0, stream>>>(p);
-  }
+  const Kernel kernel =
+      VisitDType(dtype, [&]<DType kType>() -> Kernel { return StandardRepairKernel<kType>; });
+  kernel<<<blocks, 256, 0, stream>>>(p);
   return cudaGetLastError();
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cuda/attention/params.h"
+#include "cuda/config/built.h"
 #include "cuda/config/forward_v2.h"
 
 namespace flashwok::cuda {
@@ -15,9 +16,18 @@ template <int kRow>
 cudaError_t LaunchForwardV2(DType dtype, const ForwardParams& params, int multiprocessors,
                             cudaStream_t stream);
 
+using ForwardV2Launcher = decltype(&LaunchForwardV2<0>);
+
+// Null where the build has no instance.
+template <int kRow>
+constexpr ForwardV2Launcher ForwardV2LauncherOf() {
+  if constexpr (BuiltHeadDim(kForwardV2Configs[kRow].head_dim)) return &LaunchForwardV2<kRow>;
+  return nullptr;
+}
+
 inline constexpr auto kForwardV2Launchers = []<int... kRows>(
     std::integer_sequence<int, kRows...>) {
-  return std::array{&LaunchForwardV2<kRows>...};
+  return std::array{ForwardV2LauncherOf<kRows>()...};
 }(std::make_integer_sequence<int, kForwardV2Rows>());
 
 cudaError_t LaunchCombine(const ForwardParams& params, cudaStream_t stream);

@@ -3,9 +3,11 @@
 
 #include <driver_types.h>
 
-#include <iterator>
+#include <array>
+#include <utility>
 
 #include "cuda/attention/forward_v3_params.h"
+#include "cuda/config/built.h"
 #include "cuda/config/forward_v3.h"
 
 namespace flashwok::cuda {
@@ -16,10 +18,16 @@ template <int kRow>
 cudaError_t LaunchForwardV3(DType dtype, const ForwardV3Params& params, int blocks,
                             cudaStream_t stream);
 
-inline constexpr ForwardV3Launcher kForwardV3Launchers[] = {
-    LaunchForwardV3<0>, LaunchForwardV3<1>, LaunchForwardV3<2>, LaunchForwardV3<3>,
-    LaunchForwardV3<4>, LaunchForwardV3<5>, LaunchForwardV3<6>, LaunchForwardV3<7>,
-    LaunchForwardV3<8>, LaunchForwardV3<9>, LaunchForwardV3<10>, LaunchForwardV3<11>};
-static_assert(std::size(kForwardV3Launchers) == kForwardV3Rows);
+// Null where the build has no instance.
+template <int kRow>
+constexpr ForwardV3Launcher ForwardV3LauncherOf() {
+  if constexpr (BuiltHeadDim(kForwardV3Configs[kRow].head_dim)) return &LaunchForwardV3<kRow>;
+  return nullptr;
+}
+
+inline constexpr auto kForwardV3Launchers = []<int... kRows>(
+    std::integer_sequence<int, kRows...>) {
+  return std::array{ForwardV3LauncherOf<kRows>()...};
+}(std::make_integer_sequence<int, kForwardV3Rows>());
 
 }  // namespace flashwok::cuda

@@ -35,12 +35,7 @@ struct Combine {
 #pragma unroll
     for (int c = 0; c < kMaxColumns; ++c) {
       const int col = c * 32 + LaneIndex();
-      if (col >= params.head_dim_v) continue;
-      if (params.o.dtype == DType::kBFloat16) {
-        StoreElement<DType::kBFloat16>(target, params.o.dtype, col, O[c]);
-      } else {
-        StoreElement<DType::kFloat16>(target, params.o.dtype, col, O[c]);
-      }
+      if (col < params.head_dim_v) StoreElement(target, params.o.dtype, col, O[c]);
     }
   }
 
@@ -60,7 +55,7 @@ struct Combine {
 #pragma unroll
       for (int c = 0; c < kMaxColumns; ++c) {
         const int col = c * 32 + LaneIndex();
-        if (col < params.head_dim_v) O[c] = weights.a * O[c] + weights.b * partial_o[col];
+        if (col < params.head_dim_v) O[c] = weights.Join(O[c], partial_o[col]);
       }
       lse = weights.lse;
     }

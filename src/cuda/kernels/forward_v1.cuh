@@ -19,6 +19,7 @@
 #include "cuda/attention/repair.cuh"
 #include "cuda/attention/score_stage.cuh"
 #include "cuda/attention/team_v1.cuh"
+#include "cuda/config/built.h"
 #include "cuda/config/forward_v1.h"
 #include "cuda/ptx/named_barrier.cuh"
 #include "cuda/tile/copy.cuh"
@@ -381,8 +382,8 @@ cudaError_t LaunchForwardV1(const ForwardParams& params, cudaStream_t stream) {
 template <int kRow>
 cudaError_t LaunchForwardV1(DType dtype, const ForwardParams& params, cudaStream_t stream) {
   constexpr ForwardV1Config kConfig = kForwardV1Configs[kRow];
-  return dtype == DType::kBFloat16 ? LaunchForwardV1<DType::kBFloat16, kConfig>(params, stream)
-                                   : LaunchForwardV1<DType::kFloat16, kConfig>(params, stream);
+  return VisitDType(
+      dtype, [&]<DType kType>() { return LaunchForwardV1<kType, kConfig>(params, stream); });
 }
 
 #endif  // __CUDACC__

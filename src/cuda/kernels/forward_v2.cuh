@@ -14,6 +14,7 @@
 #include "cuda/attention/q_tile.cuh"
 #include "cuda/attention/repair.cuh"
 #include "cuda/attention/score_stage.cuh"
+#include "cuda/config/built.h"
 #include "cuda/config/forward_v2_traits.h"
 #include "cuda/tile/gemm.cuh"
 
@@ -262,9 +263,9 @@ template <int kRow>
 cudaError_t LaunchForwardV2(DType dtype, const ForwardParams& params, int multiprocessors,
                             cudaStream_t stream) {
   constexpr ForwardV2Config kConfig = kForwardV2Configs[kRow];
-  return dtype == DType::kBFloat16
-             ? LaunchForwardV2<DType::kBFloat16, kConfig>(params, multiprocessors, stream)
-             : LaunchForwardV2<DType::kFloat16, kConfig>(params, multiprocessors, stream);
+  return VisitDType(dtype, [&]<DType kType>() {
+    return LaunchForwardV2<kType, kConfig>(params, multiprocessors, stream);
+  });
 }
 
 #endif  // __CUDACC__

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "cuda/config/built.h"
 #include "cuda/kernels/forward_v3.cuh"
 
 namespace flashwok::cuda {
@@ -29,9 +30,8 @@ template <int kRow>
 cudaError_t LaunchForwardV3(DType dtype, const ForwardV3Params& params, int blocks,
                             cudaStream_t stream) {
   constexpr ForwardV3Config kConfig = kForwardV3Configs[kRow];
-  return dtype == DType::kBFloat16
-             ? StartForwardV3<DType::kBFloat16, kConfig>(params, blocks, stream)
-             : StartForwardV3<DType::kFloat16, kConfig>(params, blocks, stream);
+  return VisitDType(
+      dtype, [&]<DType kType>() { return StartForwardV3<kType, kConfig>(params, blocks, stream); });
 }
 
 }  // namespace flashwok::cuda

@@ -1,0 +1,1 @@
+#include "cuda/kernels/merge_states.cuh"
