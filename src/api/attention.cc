@@ -22,7 +22,8 @@ struct AlignedDelete {
 // The caller's scratch; null when the call must allocate.
 Status CallersWorkspace(const PlanResult& plan, const Execution& execution, void** base) {
   *base = execution.workspace;
-  if (execution.workspace == nullptr || execution.workspace_bytes >= plan.workspace_bytes) return {};
+  if (execution.workspace == nullptr || execution.workspace_bytes >= plan.workspace_bytes)
+    return {};
   return Status::Invalid("workspace_bytes: " + std::to_string(execution.workspace_bytes) +
                          " is less than the " + std::to_string(plan.workspace_bytes) + " that " +
                          plan.kernel + " needs");
@@ -78,8 +79,7 @@ void MergeCpu(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, const T
           return weight == 0.0f ? 0.0f : LoadAsFloat(t.data, t.dtype, RowOffset(t, b, i, h) + c);
         };
         for (std::int64_t c = 0; c < o.shape[3]; ++c) {
-          const float joined =
-              weights.Join(element(o_a, weights.a, c), element(o_b, weights.b, c));
+          const float joined = weights.Join(element(o_a, weights.a, c), element(o_b, weights.b, c));
           StoreFromFloat(o.data, o.dtype, RowOffset(o, b, i, h) + c, joined);
         }
         *Address(lse, b, h, i) = weights.lse;

@@ -136,12 +136,16 @@ void ExpectNear(const std::vector<float>& got, const std::vector<float>& want, f
 
 TEST_F(CudaMergeTest, LayoutsGiveWhatTheCpuGives) {
   std::mt19937_64 random(Seed());
-  for (const LayoutCase& c : {LayoutCase{{2, 33, 4, 128}, 0, false}, {{2, 33, 4, 128}, 8, true},
-                              {{3, 17, 5, 37}, 0, false}, {{3, 17, 5, 64}, 3, true},
-                              {{1, 9, 2, 512}, 0, true}, {{70000, 1, 2, 8}, 0, true},
-                              {{70000, 2, 1, 3}, 0, false}, {{2, 5, 3, 0}, 0, false}}) {
-    SCOPED_TRACE(std::to_string(c.shape[0]) + " batches, head_dim_v " +
-                 std::to_string(c.shape[3]) + (c.in_place ? ", in place" : ""));
+  for (const LayoutCase& c : {LayoutCase{{2, 33, 4, 128}, 0, false},
+                              {{2, 33, 4, 128}, 8, true},
+                              {{3, 17, 5, 37}, 0, false},
+                              {{3, 17, 5, 64}, 3, true},
+                              {{1, 9, 2, 512}, 0, true},
+                              {{70000, 1, 2, 8}, 0, true},
+                              {{70000, 2, 1, 3}, 0, false},
+                              {{2, 5, 3, 0}, 0, false}}) {
+    SCOPED_TRACE(std::to_string(c.shape[0]) + " batches, head_dim_v " + std::to_string(c.shape[3]) +
+                 (c.in_place ? ", in place" : ""));
     Twin o_a = RandomRows(c, random), o_b = RandomRows(c, random), o_new = RandomRows(c, random);
     Twin lse_a = RandomLse(c, random), lse_b = RandomLse(c, random), lse_new = RandomLse(c, random);
     Twin& o = c.in_place ? o_a : o_new;
@@ -164,8 +168,8 @@ TEST_F(CudaMergeTest, Refusals) {
   std::mt19937_64 random(1);
   Twin o = RandomRows(c, random), lse = RandomLse(c, random);
   const auto message = [&](int n, const Tensor& other) {
-    Tensor t[] = {o.OnDevice(), lse.OnDevice(), o.OnDevice(),
-                  lse.OnDevice(), o.OnDevice(), lse.OnDevice()};
+    Tensor t[] = {o.OnDevice(),   lse.OnDevice(), o.OnDevice(),
+                  lse.OnDevice(), o.OnDevice(),   lse.OnDevice()};
     t[n] = other;
     return MergeStates(t[0], t[1], t[2], t[3], t[4], t[5]).message();
   };

@@ -14,9 +14,9 @@
 
 namespace flashwok::test {
 
-// Under AddressSanitizer a run takes ten times as long, and looks for accesses outside the tensors,
-// which depend on the case and the instance: all of those are run, but by one drawn schedule, not by
-// two, and with one number of blocks. Bits that must not depend on either are the plain build's.
+// Under AddressSanitizer a run is slow, and looks for accesses outside the tensors, which depend on
+// the case and the instance: all of those are run, but by one drawn schedule, not by two, and with
+// one number of blocks. Bits that must not depend on either are the plain build's.
 #if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kSanitized = true;
 #else

@@ -79,7 +79,7 @@ struct Spec {
   DType a = DType::kFloat32, b = DType::kFloat32, o = DType::kFloat32;
   bool heads_first = false;
   std::int64_t pad = 0, offset = 0;
-  int in_place = 0;  // 1: over part a; 2: over part b
+  int in_place = 0;     // 1: over part a; 2: over part b
   unsigned blocks = 0;  // 0: as many as the launch takes
   bool aligned = true;
 };
@@ -147,8 +147,8 @@ void RunMerge(const cuda::MergeParams& params, unsigned blocks, std::uint64_t se
 void ExpectSame(const Buffer& got, const Buffer& want) {
   for (std::int64_t i = 0; i < want.count; ++i) {
     const float a = got.Get(i), b = want.Get(i);
-    ASSERT_TRUE(a == b || (std::isnan(a) && std::isnan(b))) << "element " << i << ": " << a
-                                                            << " for " << b;
+    ASSERT_TRUE(a == b || (std::isnan(a) && std::isnan(b)))
+        << "element " << i << ": " << a << " for " << b;
   }
 }
 
@@ -165,9 +165,8 @@ TEST_P(MergeStatesTest, GivesTheBitsOfTheCpu) {
   for (const std::uint64_t seed : {0, 5}) {
     Merge6 got = Make(s);
     const auto [o, lse] = Outputs(got, s.in_place);
-    const cuda::MergeParams params =
-        cuda::MakeMergeParams(got.o_a.View(), got.lse_a.View(), got.o_b.View(), got.lse_b.View(),
-                              o->View(), lse->View());
+    const cuda::MergeParams params = cuda::MakeMergeParams(
+        got.o_a.View(), got.lse_a.View(), got.o_b.View(), got.lse_b.View(), o->View(), lse->View());
     ASSERT_EQ(params.aligned, s.aligned);
     ASSERT_NO_THROW(params.aligned ? RunMerge<8>(params, s.blocks, seed)
                                    : RunMerge<1>(params, s.blocks, seed));
@@ -184,29 +183,67 @@ const Spec kSpecs[] = {
     {.name = "bfloat16", .shape = {2, 9, 3, 128}, .a = kBF16, .b = kBF16, .o = kBF16},
     {.name = "mixed", .shape = {1, 11, 3, 40}, .a = kF32, .b = kBF16, .o = kF16},
     {.name = "wide", .shape = {1, 5, 3, 512}, .a = kBF16, .b = kBF16, .o = kF32},
-    {.name = "heads_first", .shape = {2, 7, 3, 24}, .a = kF16, .b = kF16, .o = kF16,
-     .heads_first = true, .pad = 8, .offset = 16},
+    {.name = "heads_first",
+     .shape = {2, 7, 3, 24},
+     .a = kF16,
+     .b = kF16,
+     .o = kF16,
+     .heads_first = true,
+     .pad = 8,
+     .offset = 16},
     {.name = "narrow", .shape = {1, 41, 3, 8}, .a = kBF16, .b = kBF16, .o = kBF16},
-    {.name = "odd", .shape = {2, 9, 3, 37}, .a = kF32, .b = kF16, .o = kBF16,
+    {.name = "odd", .shape = {2, 9, 3, 37}, .a = kF32, .b = kF16, .o = kBF16, .aligned = false},
+    {.name = "one_column",
+     .shape = {2, 9, 5, 1},
+     .a = kBF16,
+     .b = kBF16,
+     .o = kBF16,
      .aligned = false},
-    {.name = "one_column", .shape = {2, 9, 5, 1}, .a = kBF16, .b = kBF16, .o = kBF16,
+    {.name = "padded_rows",
+     .shape = {2, 9, 3, 64},
+     .a = kBF16,
+     .b = kBF16,
+     .o = kBF16,
+     .pad = 3,
      .aligned = false},
-    {.name = "padded_rows", .shape = {2, 9, 3, 64}, .a = kBF16, .b = kBF16, .o = kBF16,
-     .pad = 3, .aligned = false},
-    {.name = "unaligned", .shape = {2, 9, 3, 64}, .a = kF16, .b = kF16, .o = kF16,
-     .offset = 1, .aligned = false},
-    {.name = "over_a", .shape = {2, 9, 3, 64}, .a = kBF16, .b = kF32, .o = kBF16,
-     .in_place = 1},
-    {.name = "over_b", .shape = {2, 9, 3, 48}, .a = kF32, .b = kF32, .o = kF32,
-     .heads_first = true, .in_place = 2},
-    {.name = "over_a_odd", .shape = {2, 9, 3, 50}, .a = kF16, .b = kF16, .o = kF16,
-     .in_place = 1, .aligned = false},
-    {.name = "few_blocks", .shape = {3, 50, 3, 64}, .a = kF16, .b = kF16, .o = kF16,
-     .blocks = 2},
-    {.name = "few_blocks_in_place", .shape = {3, 50, 3, 33}, .a = kF32, .b = kF32, .o = kF32,
-     .in_place = 2, .blocks = 1, .aligned = false},
-    {.name = "many_heads", .shape = {70000, 1, 1, 1}, .a = kF32, .b = kF32, .o = kF32,
-     .in_place = 1, .aligned = false},
+    {.name = "unaligned",
+     .shape = {2, 9, 3, 64},
+     .a = kF16,
+     .b = kF16,
+     .o = kF16,
+     .offset = 1,
+     .aligned = false},
+    {.name = "over_a", .shape = {2, 9, 3, 64}, .a = kBF16, .b = kF32, .o = kBF16, .in_place = 1},
+    {.name = "over_b",
+     .shape = {2, 9, 3, 48},
+     .a = kF32,
+     .b = kF32,
+     .o = kF32,
+     .heads_first = true,
+     .in_place = 2},
+    {.name = "over_a_odd",
+     .shape = {2, 9, 3, 50},
+     .a = kF16,
+     .b = kF16,
+     .o = kF16,
+     .in_place = 1,
+     .aligned = false},
+    {.name = "few_blocks", .shape = {3, 50, 3, 64}, .a = kF16, .b = kF16, .o = kF16, .blocks = 2},
+    {.name = "few_blocks_in_place",
+     .shape = {3, 50, 3, 33},
+     .a = kF32,
+     .b = kF32,
+     .o = kF32,
+     .in_place = 2,
+     .blocks = 1,
+     .aligned = false},
+    {.name = "many_heads",
+     .shape = {70000, 1, 1, 1},
+     .a = kF32,
+     .b = kF32,
+     .o = kF32,
+     .in_place = 1,
+     .aligned = false},
     {.name = "no_columns", .shape = {2, 9, 3, 0}, .a = kF32, .b = kF32, .o = kF32},
 };
 

@@ -1,7 +1,5 @@
-// A build of head_dim 128 and bfloat16 alone (CMake compiles this program and the host code so): what
-// Plan is told of the other instances, and that none of them is asked of the linker.
-#include "cuda/config/built.h"
-
+// A build of head_dim 128 and bfloat16 alone (CMake compiles this program and the host code so):
+// what Plan is told of the other instances, and that none of them is asked of the linker.
 #include <gtest/gtest.h>
 
 #include <iterator>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "cuda/check.h"
+#include "cuda/config/built.h"
 #include "cuda/device.h"
 #include "cuda/forward_v3_setup.h"
 #include "cuda/instances/forward_v1.h"
@@ -57,8 +56,9 @@ TEST(CudaBuilt, OtherHeadDimsAreRefusedByName) {
                       .backward = false});
     const flashwok::Layout layout(data.problem);
     // V1's table has nothing between 64 and 128, the others' have 96.
-    for (const auto& [objection, below] :
-         {std::pair{&ForwardV1Objection, 64}, {&ForwardV2Objection, 96}, {&ForwardV3Objection, 96}}) {
+    for (const auto& [objection, below] : {std::pair{&ForwardV1Objection, 64},
+                                           {&ForwardV2Objection, 96},
+                                           {&ForwardV3Objection, 96}}) {
       const bool built = head_dim > below && head_dim <= 128;
       const std::string said = objection(layout);
       EXPECT_EQ(said.starts_with("head_dim: this build lacks the instance of "), !built)

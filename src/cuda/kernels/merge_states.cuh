@@ -17,7 +17,8 @@ namespace flashwok::cuda {
 template <int kWidth>
 struct MergeRows {
   static constexpr int kWarps = 8;
-  static constexpr int kBlocksOfSm = 5;  // 1,280 threads: enough bytes are under way, and none spill
+  static constexpr int kBlocksOfSm =
+      5;  // 1,280 threads: enough bytes are under way, and none spill
 
   // Lanes that share a row: a power of two, which all of a warp are.
   FLASHWOK_HOST_DEVICE static int Lanes(std::int64_t head_dim_v) {
