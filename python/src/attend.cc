@@ -2,12 +2,12 @@
 
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
-#include <thread>
 #include <utility>
 
+#include "api/plan.h"
 #include "flashwok/attention.h"
 #include "python/src/arguments.h"
 #include "python/src/arrays.h"
@@ -69,12 +69,11 @@ void SwapHeads(Tensor* tensor) {
   std::swap(tensor->strides[1], tensor->strides[2]);
 }
 
-// As many as the plan has, up to a bound.
+// The number to ask for so that no more than `most` threads run; 0: the plan has no more.
 int Bounded(const Problem& problem, const Execution& execution, int most) {
   if (problem.q.device.type != DeviceType::kCpu || most <= 0) return 0;
-  if (static_cast<unsigned>(most) >= std::thread::hardware_concurrency()) return 0;
-  const PlanResult plan = Plan(problem, Pass::kForward, execution);
-  return plan.status.ok() ? std::min(most, plan.num_threads) : 0;
+  const Choice choice = Choose(problem, Pass::kForward, execution, false);
+  return choice.plan.num_threads > most ? most : 0;
 }
 
 }  // namespace

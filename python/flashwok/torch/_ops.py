@@ -231,25 +231,34 @@ _PLAIN_TENSOR = ~_raw(
 
 
 def _is_plain(given: tuple[Tensor | None, ...]) -> bool:
-    """Whether the dispatcher would do nothing but call `_forward`."""
+    """Whether the dispatcher would do nothing but autograd and `_forward`."""
     if (
         torch._C._dispatch_tls_local_include_set().raw_repr() & _PLAIN_THREAD
         or torch._C._is_any_autocast_enabled()
         or torch._C._len_torch_function_stack()
-        or torch.autograd._profiler_enabled()
+        or torch._C._autograd._profiler_enabled()
     ):
         return False
-    learning = torch.is_grad_enabled()
     for x in given:
         if x is None:
             continue
-        if (
-            (type(x) is not Tensor and type(x) is not torch.nn.Parameter)
-            or torch._C._dispatch_keys(x).raw_repr() & _PLAIN_TENSOR
-            or (learning and x.requires_grad)
-        ):
+        if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+            return False
+        if torch._C._dispatch_keys(x).raw_repr() & _PLAIN_TENSOR:
             return False
     return True
+
+
+class _Attention(torch.autograd.Function):
+    """What `register_autograd` makes of the operator, without its account of the arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        output = _forward(*arguments)
+        _setup_context(ctx, arguments, output)
+        return output
+
+    backward = staticmethod(_autograd_backward)
 
 
 def attention(
@@ -266,9 +275,12 @@ def attention(
     dtype = torch_dtype(out_dtype)
     if torch.are_deterministic_algorithms_enabled():
         scalars = (*scalars[:-2], True, scalars[-1])
+    operator = torch.ops.flashwok.attention
     if not torch.compiler.is_compiling() and _is_plain((q, k, v, *tensors)):
-        return _compute(q, k, v, tensors, scalars, dropout_seed, dtype)[:2]
-    o, lse, _ = torch.ops.flashwok.attention(q, k, v, *tensors, *scalars, dropout_seed, dtype)
+        if not (torch.is_grad_enabled() and torch._C._any_requires_grad(q, k, v, *tensors)):
+            return _compute(q, k, v, tensors, scalars, dropout_seed, dtype)[:2]
+        operator = _Attention.apply
+    o, lse, _ = operator(q, k, v, *tensors, *scalars, dropout_seed, dtype)
     return o, lse
 
 
