@@ -270,8 +270,10 @@ def attention(
     dropout_seed: int | None,
     out_dtype: str | torch.dtype | None,
 ) -> tuple[Tensor, Tensor]:
-    """(o, lse), by the operator or, where that comes to the same, without it. `tensors` are TENSORS,
-    `scalars` SCALARS."""
+    """(o, lse), by the operator or, where that comes to the same, without it.
+
+    `tensors` are TENSORS, `scalars` SCALARS.
+    """
     dtype = torch_dtype(out_dtype)
     if torch.are_deterministic_algorithms_enabled():
         scalars = (*scalars[:-2], True, scalars[-1])

@@ -176,9 +176,7 @@ def _flash_forward(
     tensors = tuple(given.get(name) for name in TENSORS)
     window = _window(window_size_left, window_size_right)
     inputs = (query, key, value)
-    rest = _forward(
-        inputs, out, lse, tensors, is_causal, window, scale, dropout_p, num_splits or 0
-    )
+    rest = _forward(inputs, out, lse, tensors, is_causal, window, scale, dropout_p, num_splits or 0)
     return out, lse, *rest
 
 

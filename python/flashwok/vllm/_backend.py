@@ -161,9 +161,7 @@ class FlashWokImpl(AttentionImpl):
         left = -1 if sliding_window is None else sliding_window - 1
         softcap = logits_soft_cap or 0.0
         # Of SCALARS.
-        self.scalars = (
-            self.scale, "bottom_right", left, -1, softcap, 0.0, 0, 0, False, "auto"
-        )
+        self.scalars = (self.scale, "bottom_right", left, -1, softcap, 0.0, 0, 0, False, "auto")
 
     def forward(
         self,
@@ -210,7 +208,5 @@ class FlashWokImpl(AttentionImpl):
             }
             tensors = tuple(map(given.get, TENSORS))
             q, o = run.of(query), run.of(output)
-            _core.attend(
-                q, k_cache, v_cache, tensors, o, None, self.scalars, 0, 0, 0, None, False
-            )
+            _core.attend(q, k_cache, v_cache, tensors, o, None, self.scalars, 0, 0, 0, None, False)
         return output
