@@ -79,7 +79,8 @@ Tensor MakeTensor(const dlpack::Tensor& from, const char* name, const std::strin
   if (!dtype.empty()) {
     tensor.dtype = FromTypeName(name, dtype);
     if (from.dtype.bits != 8 * ItemSize(tensor.dtype) || from.dtype.lanes != 1) {
-      Raise(PyExc_TypeError, std::string(name) + ": " + Describe(from.dtype) + " cannot hold " + dtype);
+      Raise(PyExc_TypeError,
+            std::string(name) + ": " + Describe(from.dtype) + " cannot hold " + dtype);
     }
   } else if (const auto known = FromDlpackType(from.dtype)) {
     tensor.dtype = *known;

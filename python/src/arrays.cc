@@ -19,8 +19,8 @@ struct Route {
 };
 
 const dlpack::Exchange* TableOf(PyTypeObject* type) {
-  const nb::object capsule = nb::steal(PyObject_GetAttrString(
-      reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
+  const nb::object capsule = nb::steal(
+      PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
   if (!capsule.is_valid()) PyErr_Clear();
   constexpr const char* kName = "dlpack_exchange_api";
   if (!capsule.is_valid() || !PyCapsule_IsValid(capsule.ptr(), kName)) return nullptr;

@@ -13,8 +13,8 @@ namespace flashwok::python {
 namespace nb = nanobind;
 
 // In the order of preference: the table of DLPack's functions that the array's type has; for numpy
-// the buffer protocol; else flashwok._arrays.view. The caller keeps the arrays themselves alive, and
-// this object what was made of them.
+// the buffer protocol; else flashwok._arrays.view. The caller keeps the arrays themselves alive,
+// and this object what was made of them.
 class Arrays {
  public:
   // `stream`: of CUDA, in DLPack's numbers; None: the one that q's library uses now.

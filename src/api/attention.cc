@@ -21,7 +21,8 @@ struct AlignedDelete {
 // The caller's scratch; null when the call must allocate.
 Status CallersWorkspace(const PlanResult& plan, const Execution& execution, void** base) {
   *base = execution.workspace;
-  if (execution.workspace == nullptr || execution.workspace_bytes >= plan.workspace_bytes) return {};
+  if (execution.workspace == nullptr || execution.workspace_bytes >= plan.workspace_bytes)
+    return {};
   return Status::Invalid("workspace_bytes: " + std::to_string(execution.workspace_bytes) +
                          " is less than the " + std::to_string(plan.workspace_bytes) + " that " +
                          plan.kernel + " needs");
