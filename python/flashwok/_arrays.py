@@ -35,6 +35,11 @@ def is_numpy(array: Array) -> bool:
     return numpy is not None and isinstance(array, numpy.ndarray)
 
 
+def is_cupy(array: Array) -> bool:
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(array, cupy.ndarray)
+
+
 def dtype_name(array: Array) -> str:
     """The core's name of its dtype: "float32", "bfloat16", ..."""
     dtype = array.dtype
@@ -100,6 +105,9 @@ def empty(like: Array, shape: Sequence[int], dtype: str | None = None) -> Array:
         return torch.empty(tuple(shape), dtype=torch_dtype, device=like.device)
     library = namespace(like)
     array_dtype = getattr(library, library_name) if library_name else like.dtype
+    if is_cupy(like):  # whose functions know no device, but work on the current one
+        with like.device:
+            return library.empty(tuple(shape), dtype=array_dtype)
     return library.empty(tuple(shape), dtype=array_dtype, device=like.device)
 
 
@@ -110,6 +118,8 @@ def returned(like: Array, array: Array) -> Array:
 
 def namespace(array: Array) -> Any:
     """The array-API module of an array that is not numpy's or torch's."""
+    if is_cupy(array):  # not all of its versions have the method
+        return sys.modules["cupy"]
     if not hasattr(array, "__array_namespace__"):
         kind = type(array).__name__
         raise TypeError(f"is a {kind}, must be an array of numpy, torch, jax or the array API")
@@ -123,8 +133,7 @@ def current_stream(array: Array) -> int | None:
             return None
         stream: int = sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
         return stream or 1
-    root = type(array).__module__.partition(".")[0]
-    if root == "cupy":
+    if is_cupy(array):
         return sys.modules["cupy"].cuda.get_current_stream().ptr or 1
     if hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] == 2:
         return 1

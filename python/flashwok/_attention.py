@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _arrays, _core
-from ._call import Call
+from ._call import Call, new_output, refuse_arrays, window_pair
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -124,40 +124,46 @@ def attention(
     >>> bool(np.allclose(o[:, 0], v[:, 0]))  # the first row sees the first key alone
     True
     """
-    arguments: dict[str, Any] = {
-        "causal": causal,
-        "window": window,
-        "softmax_scale": softmax_scale,
-        "softcap": softcap,
-        "bias": bias,
-        "mask": mask,
-        "alibi_slopes": alibi_slopes,
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
-        "seqused_k": seqused_k,
-        "page_table": page_table,
-        "q_descale": q_descale,
-        "k_descale": k_descale,
-        "v_descale": v_descale,
-        "dropout_p": dropout_p,
-        "dropout_seed": dropout_seed,
-        "dropout_offset": dropout_offset,
-        "num_splits": num_splits,
-        "deterministic": deterministic,
-        "algorithm": algorithm,
-    }
+    tensors: Any = (
+        bias,
+        mask,
+        alibi_slopes,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        seqused_k,
+        page_table,
+        q_descale,
+        k_descale,
+        v_descale,
+    )
+    scalars = (
+        softmax_scale,
+        causal,
+        *window_pair(window),
+        softcap,
+        dropout_p,
+        dropout_offset,
+        num_splits,
+        deterministic,
+        algorithm,
+    )
     if _arrays.is_torch(q) or _arrays.is_jax(q):
         library = "torch" if _arrays.is_torch(q) else "jax"
-        _refuse(library, num_threads=num_threads or None, stream=stream)
-        if _arrays.is_torch(q):
-            from . import torch as face
+        if num_threads or stream is not None:
+            _refuse(library, num_threads=num_threads or None, stream=stream)
+        if library == "torch":
+            from .torch import _ops as face
         else:
-            from . import jax as face  # type: ignore[no-redef]
-        return face.attention(q, k, v, **arguments, out_dtype=out_dtype, return_lse=return_lse)
-    arguments["dropout_seed"] = _seed(dropout_p, dropout_seed)
-    call = Call(q, k, v, {**arguments, "num_threads": num_threads, "stream": stream})
-    o, lse = call.new_output(out_dtype)
-    _core.forward(call.tensors, call.options, call.views(o=o, lse=lse), call.run)
+            from .jax import _ffi as face  # type: ignore[no-redef]
+        o, lse = face.attention(q, k, v, tensors, scalars, dropout_seed, out_dtype)
+        return (o, lse) if return_lse else o
+    seed = _seed(dropout_p, dropout_seed)
+    try:
+        o, lse = new_output(q, v, cu_seqlens_q is not None, out_dtype)
+    except Exception:
+        refuse_arrays(q=q, k=k, v=v)
+        raise
+    _core.attend(q, k, v, tensors, o, lse, scalars, seed, num_threads, 0, stream, False)
     return (o, lse) if return_lse else o
 
 

@@ -25,6 +25,18 @@ TENSORS = (
     "k_descale",
     "v_descale",
 )
+SCALARS = (
+    "softmax_scale",
+    "causal",
+    "window_left",
+    "window_right",
+    "softcap",
+    "dropout_p",
+    "dropout_offset",
+    "num_splits",
+    "deterministic",
+    "algorithm",
+)
 RUN = ("num_threads", "stream", "kernel", "tile_q", "tile_kv", "workspace_limit")
 
 
@@ -59,6 +71,30 @@ class Options(TypedDict, total=False):
     algorithm: Algorithm
 
 
+def window_pair(window: tuple[int, int]) -> tuple[int, int]:
+    try:
+        left, right = window
+    except (TypeError, ValueError):
+        raise TypeError(f"window: is {window!r}, which is of another type") from None
+    return left, right
+
+
+def new_output(q: Array, v: Array, varlen: bool, out_dtype: str | None) -> tuple[Array, Array]:
+    """o and lse, unfilled."""
+    *rows, heads, _ = q.shape
+    shape = (*rows, heads, v.shape[-1])
+    if out_dtype is None and getattr(q.dtype, "itemsize", 1) == 1:
+        out_dtype = "bfloat16" if _arrays.dtype_name(q).startswith("float8") else None
+    lse_shape = (heads, *rows) if varlen else (*rows[:-1], heads, *rows[-1:])
+    return _arrays.empty(q, shape, out_dtype), _arrays.empty(q, lse_shape, "float32")
+
+
+def refuse_arrays(**arrays: Array) -> None:
+    """Raises where one is no array that the core can see."""
+    for name, array in arrays.items():
+        _arrays.view(array, name)
+
+
 class Call:
     """What the core's functions take. `arguments` are those of Options."""
 
@@ -82,17 +118,7 @@ class Call:
         return {name: self.view(array, name) for name, array in arrays.items() if array is not None}
 
     def new_output(self, out_dtype: str | None = None) -> tuple[Array, Array]:
-        """o and lse, unfilled."""
-        *rows, heads, _ = self.q.shape
-        shape = (*rows, heads, self.v.shape[-1])
-        if out_dtype is None and _arrays.dtype_name(self.q).startswith("float8"):
-            out_dtype = "bfloat16"
-        varlen = "cu_seqlens_q" in self.given
-        lse_shape = (heads, *rows) if varlen else (*rows[:-1], heads, *rows[-1:])
-        return (
-            _arrays.empty(self.q, shape, out_dtype),
-            _arrays.empty(self.q, lse_shape, "float32"),
-        )
+        return new_output(self.q, self.v, "cu_seqlens_q" in self.given, out_dtype)
 
     def new_like(self, name: str, dtype: str | None = None) -> Array:
         return _arrays.empty(self.q, self.given[name].shape, dtype)

@@ -33,6 +33,20 @@ class PlanDict(TypedDict):
 _Arrays = dict[str, Array]
 _Options = dict[str, Any]
 
+def attend(
+    q: Any,
+    k: Any,
+    v: Any,
+    tensors: tuple[Any, ...] | None,
+    o: Any,
+    lse: Any,
+    scalars: tuple[Any, ...],
+    dropout_seed: int,
+    num_threads: int,
+    most_threads: int,
+    stream: int | None,
+    heads_first: bool,
+) -> None: ...
 def forward(
     tensors: _Arrays, options: _Options, outputs: _Arrays, run: _Options, record: bool = False
 ) -> bytes | None: ...

@@ -37,9 +37,7 @@ void Fill(nb::dict from, const Setters& to) {
     try {
       found->second(value);
     } catch (const nb::cast_error&) {
-      throw nb::type_error(
-          (name + ": is " + nb::cast<std::string>(nb::repr(value)) + ", which is of another type")
-              .c_str());
+      RefuseValue(name, value);
     }
   }
 }
@@ -52,9 +50,11 @@ std::function<void(nb::handle)> Set(T& field) {
 // An enumerator by its name; `last` is the last one.
 template <typename Enum>
 Enum FromName(const char* argument, const std::string& name, Enum last) {
-  std::string known;
   for (int n = 0; n <= static_cast<int>(last); ++n) {
     if (name == Name(static_cast<Enum>(n))) return static_cast<Enum>(n);
+  }
+  std::string known;
+  for (int n = 0; n <= static_cast<int>(last); ++n) {
     known += (n == 0 ? "" : ", ") + std::string(Name(static_cast<Enum>(n)));
   }
   throw nb::value_error(
@@ -62,10 +62,8 @@ Enum FromName(const char* argument, const std::string& name, Enum last) {
 }
 
 template <typename Enum>
-std::function<void(nb::handle)> SetByName(const char* argument, Enum last, Enum& field) {
-  return [=, &field](nb::handle value) {
-    field = FromName(argument, nb::cast<std::string>(value), last);
-  };
+std::function<void(nb::handle)> SetByName(Enum (*from_name)(const std::string&), Enum& field) {
+  return [=, &field](nb::handle value) { field = from_name(nb::cast<std::string>(value)); };
 }
 
 }  // namespace
@@ -91,8 +89,8 @@ Problem MakeProblem(nb::dict tensors, nb::dict options) {
                          [&p](nb::handle value) {
                            if (!value.is_none()) p.softmax_scale = nb::cast<double>(value);
                          }},
-                        {"causal", SetByName("causal", Causal::kTopLeft, p.causal)},
-                        {"algorithm", SetByName("algorithm", Algorithm::kV3, p.algorithm)},
+                        {"causal", SetByName(CausalFromName, p.causal)},
+                        {"algorithm", SetByName(AlgorithmFromName, p.algorithm)},
                         {"window",
                          [&p](nb::handle value) {
                            std::tie(p.window_left, p.window_right) =
@@ -159,6 +157,18 @@ Execution MakeExecution(nb::dict options) {
 }
 
 Pass PassFromName(const std::string& name) { return FromName("pass", name, Pass::kBackward); }
+Causal CausalFromName(const std::string& name) {
+  return FromName("causal", name, Causal::kTopLeft);
+}
+Algorithm AlgorithmFromName(const std::string& name) {
+  return FromName("algorithm", name, Algorithm::kV3);
+}
+
+void RefuseValue(const std::string& name, nb::handle value) {
+  throw nb::type_error(
+      (name + ": is " + nb::cast<std::string>(nb::repr(value)) + ", which is of another type")
+          .c_str());
+}
 
 void Require(const Status& status) {
   PyObject* type = PyExc_RuntimeError;

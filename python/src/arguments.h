@@ -18,6 +18,11 @@ BackwardInput MakeInput(nb::dict tensors);
 Gradients MakeGradients(nb::dict tensors);
 Execution MakeExecution(nb::dict options);
 Pass PassFromName(const std::string& name);
+Causal CausalFromName(const std::string& name);
+Algorithm AlgorithmFromName(const std::string& name);
+
+// Raises TypeError: the argument has a value of another type.
+[[noreturn]] void RefuseValue(const std::string& name, nb::handle value);
 
 // Raises the exception that fits the status: ValueError, NotImplementedError, MemoryError or
 // RuntimeError, with the library's sentence. After kCancelled: the exception that is already set.

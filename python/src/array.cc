@@ -70,6 +70,39 @@ nb::object Export(const nb::object& object, nb::object stream) {
 
 }  // namespace
 
+Tensor MakeTensor(const dlpack::Tensor& from, const char* name, const std::string& dtype) {
+  Tensor tensor;
+  if (from.rank < 1 || from.rank > Tensor::kMaxRank) {
+    Raise(PyExc_ValueError, std::string(name) + ": has " + std::to_string(from.rank) +
+                                " axes, must have 1 to " + std::to_string(Tensor::kMaxRank));
+  }
+  if (!dtype.empty()) {
+    tensor.dtype = FromTypeName(name, dtype);
+    if (from.dtype.bits != 8 * ItemSize(tensor.dtype) || from.dtype.lanes != 1) {
+      Raise(PyExc_TypeError,
+            std::string(name) + ": " + Describe(from.dtype) + " cannot hold " + dtype);
+    }
+  } else if (const auto known = FromDlpackType(from.dtype)) {
+    tensor.dtype = *known;
+  } else {
+    RefuseType(name, Describe(from.dtype));
+  }
+  tensor.rank = from.rank;
+  const bool cuda = from.device.type == dlpack::kCuda || from.device.type == dlpack::kCudaManaged;
+  tensor.device = {cuda ? DeviceType::kCuda : DeviceType::kCpu, cuda ? from.device.index : 0};
+  if (from.data != nullptr) tensor.data = static_cast<std::byte*>(from.data) + from.byte_offset;
+  const bool empty = std::count(from.shape, from.shape + from.rank, 0) > 0;
+  std::int64_t row_major = 1;
+  for (int axis = from.rank - 1; axis >= 0; --axis) {
+    tensor.shape[axis] = from.shape[axis];
+    // A stride that is never used: libraries leave anything there.
+    const bool said = from.strides != nullptr && from.shape[axis] > 1 && !empty;
+    tensor.strides[axis] = said ? from.strides[axis] : row_major;
+    row_major = tensor.strides[axis] * (from.shape[axis] > 1 ? from.shape[axis] : 1);
+  }
+  return tensor;
+}
+
 Array Array::FromDlpack(nb::object object, std::string name, std::optional<std::int64_t> stream,
                         const std::string& dtype) {
   Array array;
@@ -98,45 +131,15 @@ Array Array::FromDlpack(nb::object object, std::string name, std::optional<std::
     PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
     array.versioned_ = versioned;
     array.read_only_ = (versioned->flags & (dlpack::kReadOnly | dlpack::kCopied)) != 0;
-    array.Take(versioned->tensor, dtype);
+    array.tensor_ = MakeTensor(versioned->tensor, array.name_.c_str(), dtype);
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
     array.managed_ = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
     PyCapsule_SetName(capsule.ptr(), "used_dltensor");
-    array.Take(array.managed_->tensor, dtype);
+    array.tensor_ = MakeTensor(array.managed_->tensor, array.name_.c_str(), dtype);
   } else {
     Raise(PyExc_BufferError, array.name_ + ": its __dlpack__ gave no DLPack capsule");
   }
   return array;
-}
-
-void Array::Take(const dlpack::Tensor& from, const std::string& dtype) {
-  if (from.rank < 1 || from.rank > Tensor::kMaxRank) {
-    Raise(PyExc_ValueError, name_ + ": has " + std::to_string(from.rank) +
-                                " axes, must have 1 to " + std::to_string(Tensor::kMaxRank));
-  }
-  if (!dtype.empty()) {
-    tensor_.dtype = FromTypeName(name_, dtype);
-    if (from.dtype.bits != 8 * ItemSize(tensor_.dtype) || from.dtype.lanes != 1) {
-      Raise(PyExc_TypeError, name_ + ": " + Describe(from.dtype) + " cannot hold " + dtype);
-    }
-  } else if (const auto known = FromDlpackType(from.dtype)) {
-    tensor_.dtype = *known;
-  } else {
-    RefuseType(name_, Describe(from.dtype));
-  }
-  tensor_.rank = from.rank;
-  const bool cuda = from.device.type == dlpack::kCuda || from.device.type == dlpack::kCudaManaged;
-  tensor_.device = {cuda ? DeviceType::kCuda : DeviceType::kCpu, cuda ? from.device.index : 0};
-  if (from.data != nullptr) tensor_.data = static_cast<std::byte*>(from.data) + from.byte_offset;
-  const bool empty = std::count(from.shape, from.shape + from.rank, 0) > 0;
-  std::int64_t row_major = 1;
-  for (int axis = from.rank - 1; axis >= 0; --axis) {
-    tensor_.shape[axis] = from.shape[axis];
-    // A stride that is never used: libraries leave anything there.
-    const bool said = from.strides != nullptr && from.shape[axis] > 1 && !empty;
-    tensor_.strides[axis] = said ? from.strides[axis] : row_major;
-    row_major = tensor_.strides[axis] * (from.shape[axis] > 1 ? from.shape[axis] : 1);
-  }
 }
 
 Array Array::FromPointer(std::uintptr_t data, const std::string& dtype,
@@ -160,7 +163,7 @@ Array Array::FromPointer(std::uintptr_t data, const std::string& dtype,
       extents.data(),
       steps.data(),
       0};
-  array.Take(view, dtype);
+  array.tensor_ = MakeTensor(view, array.name_.c_str(), dtype);
   return array;
 }
 

@@ -15,6 +15,9 @@ namespace flashwok::python {
 
 namespace nb = nanobind;
 
+// What DLPack says of an array. `name` is what errors call it; `dtype`: as of FromDlpack.
+Tensor MakeTensor(const dlpack::Tensor& from, const char* name, const std::string& dtype = {});
+
 class Array {
  public:
   // By __dlpack_device__ and __dlpack__, never with a copy. `stream` is the CUDA stream, in
@@ -40,7 +43,6 @@ class Array {
 
  private:
   Array() = default;
-  void Take(const dlpack::Tensor& from, const std::string& dtype);
 
   Tensor tensor_;
   std::string name_;

@@ -57,4 +57,18 @@ struct Versioned {
 inline constexpr std::uint64_t kReadOnly = 1, kCopied = 2;
 inline constexpr std::uint32_t kMajor = 1, kMinor = 1;
 
+// The functions of a library, a table that its array type has from 1.3 on as the capsule
+// "dlpack_exchange_api" in __dlpack_c_exchange_api__. They give 0, or set an exception of Python.
+struct ExchangeHeader {
+  std::uint32_t major, minor;
+  const ExchangeHeader* previous;  // of an older version, or null
+};
+struct Exchange {
+  ExchangeHeader header;
+  void (*others[3])();
+  // A view that lives as long as the array is left alone; orders nothing on a stream. May be null.
+  int (*tensor_from_object)(void* array, Tensor* view);
+  int (*current_stream)(std::int32_t type, std::int32_t index, void** stream);
+};
+
 }  // namespace flashwok::python::dlpack

@@ -3,9 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,46 +16,16 @@
 #include "flashwok/attention.h"
 #include "python/src/arguments.h"
 #include "python/src/array.h"
+#include "python/src/attend.h"
 #include "python/src/jax_ffi.h"
 #include "python/src/observers.h"
+#include "python/src/run.h"
 #include "reference/reference.h"
 
 namespace flashwok::python {
 namespace {
 
 using namespace nb::literals;
-
-// CUDA's state does not survive a fork: a child of a process that has used it is told so.
-void RequireSameProcess(const Tensor& tensor) {
-  if (tensor.device.type != DeviceType::kCuda) return;
-  static std::atomic<pid_t> user{0};
-  pid_t none = 0;
-  if (!user.compare_exchange_strong(none, getpid()) && none != getpid()) {
-    Require({StatusCode::kInternal,
-             "CUDA was used before this process was forked, and cannot be used in it; start "
-             "processes with multiprocessing's 'spawn' or 'forkserver'"});
-  }
-}
-
-// One call with the lock of Python given away.
-template <typename Call>
-void Run(const Problem& problem, Execution execution, Recorder* recorder, const Call& call) {
-  RequireSameProcess(problem.q);
-  Interrupt interrupt;
-  interrupt.Watch(&execution);
-  execution.observer = recorder;
-  Status status;
-  {
-    nb::gil_scoped_release release;
-    status = call(execution);
-  }
-  Require(status);
-  if (recorder != nullptr && recorder->full()) {
-    throw nb::value_error(("the run has more than " + std::to_string(Recorder::kMaxEvents) +
-                           " events, must have fewer: take a smaller problem or larger tiles")
-                              .c_str());
-  }
-}
 
 nb::object RunForward(nb::dict tensors, nb::dict options, nb::dict outputs, nb::dict run,
                       bool record) {
@@ -202,6 +170,9 @@ NB_MODULE(_core, m) {
                   "dtype"_a = "")
       .def_static("from_pointer", &Array::FromPointer, "data"_a, "dtype"_a, "shape"_a, "strides"_a,
                   "read_only"_a, "owner"_a, "name"_a, "cuda"_a = -1);
+  m.def("attend", &Attend, "q"_a, "k"_a, "v"_a, "tensors"_a.none(), "o"_a.none(), "lse"_a.none(),
+        "scalars"_a, "dropout_seed"_a, "num_threads"_a, "most_threads"_a, "stream"_a.none(),
+        "heads_first"_a);
   m.def("forward", &RunForward, "tensors"_a, "options"_a, "outputs"_a, "run"_a, "record"_a = false);
   m.def("backward", &RunBackward, "tensors"_a, "options"_a, "inputs"_a, "gradients"_a, "run"_a,
         "record"_a = false);

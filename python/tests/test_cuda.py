@@ -188,13 +188,13 @@ def _use_cuda(messages):
     try:
         flashwok.attention(*(torch.empty(1, 64, 1, 64) for _ in range(3)))
         view = flashwok._core.Array.from_pointer(
-            256, "float16", [1, 64, 1, 64], [4096, 64, 64, 1], False, None, "q", 0
+            256, "float16", [1, 64, 1, 64], [4096, 64, 64, 1], False, messages, "q", 0
         )
         tensors = dict.fromkeys(("q", "k", "v"), view)
         flashwok._core.forward(tensors, {}, {"o": view}, {})
         messages.put("done")
-    except RuntimeError as error:
-        messages.put(str(error))
+    except BaseException as error:
+        messages.put(f"{type(error).__name__}: {error}")
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
@@ -204,8 +204,9 @@ def test_cuda_in_a_forked_process_is_refused():
     messages = context.Queue()
     child = context.Process(target=_use_cuda, args=(messages,))
     child.start()
-    assert "before this process was forked" in messages.get(timeout=60)
+    message = messages.get(timeout=60)
     child.join(timeout=60)
+    assert "RuntimeError: CUDA was used before this process was forked" in message
 
 
 def test_cupy():

@@ -231,17 +231,17 @@ def bhsd(*shape, **options):
 def counted(function):
     """How often the library ran meanwhile, and the result."""
     calls = []
-    forward = flashwok._core.forward
+    attend = flashwok._core.attend
 
     def spy(*args, **words):
         calls.append(1)
-        return forward(*args, **words)
+        return attend(*args, **words)
 
-    flashwok._core.forward = spy
+    flashwok._core.attend = spy
     try:
         return len(calls), function(), len(calls)
     finally:
-        flashwok._core.forward = forward
+        flashwok._core.attend = attend
 
 
 @pytest.mark.parametrize(

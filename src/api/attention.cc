@@ -111,7 +111,7 @@ Status ForwardCuda(const Problem& problem, const ForwardOutput& output, Choice& 
 }  // namespace
 
 Status Forward(const Problem& problem, const ForwardOutput& output, const Execution& execution) {
-  Choice choice = Choose(problem, Pass::kForward, execution);
+  Choice choice = Choose(problem, Pass::kForward, execution, false);
   Status status = choice.plan.status;
   if (status.ok()) status = ValidateForwardOutput(problem, output);
   if (status.ok()) status = ValidatePointers(problem);
@@ -131,7 +131,7 @@ Status Forward(const Problem& problem, const ForwardOutput& output, const Execut
 
 Status Backward(const Problem& problem, const BackwardInput& input, const Gradients& gradients,
                 const Execution& execution) {
-  Choice choice = Choose(problem, Pass::kBackward, execution);
+  Choice choice = Choose(problem, Pass::kBackward, execution, false);
   Status status = choice.plan.status;
   if (status.ok()) status = ValidateBackward(problem, input, gradients);
   if (status.ok()) status = ValidatePointers(problem);

@@ -104,7 +104,7 @@ Status FindWanted(const Problem& problem, Pass pass, const Execution& execution,
 // The first kernel of the pass to which nothing speaks; the others go to the plan's rejections.
 template <class Kernel, class Objects>
 const Kernel* Pick(std::span<const Kernel> registry, const Problem& problem, Pass pass,
-                   const Wanted& wanted, const Objects& objects, PlanResult* plan) {
+                   const Wanted& wanted, const Objects& objects, bool complete, PlanResult* plan) {
   const Kernel* chosen = nullptr;
   const auto against = [&](const Kernel& kernel) -> std::string {
     if (chosen != nullptr) return "a kernel before it in the order of preference runs";
@@ -121,6 +121,7 @@ const Kernel* Pick(std::span<const Kernel> registry, const Problem& problem, Pas
     const std::string objection = against(kernel);
     if (objection.empty()) {
       chosen = &kernel;
+      if (!complete) break;
     } else {
       plan->rejections.push_back({kernel.name, objection});
     }
@@ -150,8 +151,8 @@ int WorthwhileThreads(const Layout& layout) {
                         static_cast<double>(layout.max_seqlen_q) *
                         static_cast<double>(layout.max_seqlen_k);
   const double flops = 2.0 * scores * static_cast<double>(layout.head_dim + layout.head_dim_v);
-  return static_cast<int>(
-      std::clamp(flops / kWorthwhile, 1.0, static_cast<double>(HardwareThreads())));
+  if (flops < 2.0 * kWorthwhile) return 1;  // the number of cores is a question to the system
+  return static_cast<int>(std::min(flops / kWorthwhile, static_cast<double>(HardwareThreads())));
 }
 
 // Rows of a Q tile. V2 and V3 fetch K and V once a Q tile, so theirs are larger where every worker
@@ -251,7 +252,7 @@ void PlanCuda(const Layout& layout, Choice* choice) {
 
 }  // namespace
 
-Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
+Choice Choose(const Problem& problem, Pass pass, const Execution& execution, bool complete) {
   Choice choice;
   PlanResult& plan = choice.plan;
   Wanted wanted;
@@ -262,11 +263,11 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution) {
   const Layout layout(problem);
   if (problem.q.device.type == DeviceType::kCpu) {
     const auto objects = [&](const cpu::Kernel& kernel) { return Objection(kernel, problem); };
-    choice.kernel = Pick(cpu::Registry(), problem, pass, wanted, objects, &plan);
+    choice.kernel = Pick(cpu::Registry(), problem, pass, wanted, objects, complete, &plan);
     if (choice.kernel != nullptr) PlanCpu(problem, layout, execution, &choice);
   } else {
     const auto objects = [&](const cuda::Kernel& kernel) { return Objection(kernel, layout); };
-    choice.cuda_kernel = Pick(cuda::Registry(), problem, pass, wanted, objects, &plan);
+    choice.cuda_kernel = Pick(cuda::Registry(), problem, pass, wanted, objects, complete, &plan);
     if (choice.cuda_kernel != nullptr) PlanCuda(layout, &choice);
   }
   if (choice.kernel == nullptr && choice.cuda_kernel == nullptr) {

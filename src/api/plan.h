@@ -16,7 +16,8 @@ struct Choice {
   cuda::Launch cuda_launch;
 };
 
-Choice Choose(const Problem& problem, Pass pass, const Execution& execution);
+// `complete`: the plan also names the kernels after the one that is chosen.
+Choice Choose(const Problem& problem, Pass pass, const Execution& execution, bool complete = true);
 
 // Why nothing runs on a CUDA device, or empty.
 std::string DeviceObjection(const Device& device);

@@ -3,6 +3,9 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
 
 #include "cuda/check.h"
 
@@ -11,12 +14,19 @@ namespace {
 
 cudaStream_t Stream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-// 0 when there is no such device.
-int Attribute(cudaDeviceAttr attribute, int device) {
-  int value = 0;
-  if (cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess) return value;
-  (void)cudaGetLastError();
-  return 0;
+// 0 when there is no such device. Asked of CUDA once, for the first of many devices.
+template <cudaDeviceAttr attribute>
+int Attribute(int device) {
+  static std::array<std::atomic<int>, 64> known{};
+  const auto index = static_cast<std::size_t>(device);
+  int value = index < known.size() ? known[index].load(std::memory_order_relaxed) : 0;
+  if (value != 0) return value;
+  if (cudaDeviceGetAttribute(&value, attribute, device) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return 0;
+  }
+  if (index < known.size()) known[index].store(value, std::memory_order_relaxed);
+  return value;
 }
 
 }  // namespace
@@ -29,8 +39,13 @@ Status FromCuda(cudaError_t error, const char* what) {
 }
 
 int DeviceCount() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  static std::atomic<int> known{0};  // it does not change once there are some
+  int count = known.load(std::memory_order_relaxed);
+  if (count > 0) return count;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) {
+    known.store(count, std::memory_order_relaxed);
+    return count;
+  }
   (void)cudaGetLastError();  // the next call's error is its own
   return 0;
 }
@@ -51,16 +66,16 @@ std::string DeviceName(int device) {
 }
 
 int Architecture(int device) {
-  return 10 * Attribute(cudaDevAttrComputeCapabilityMajor, device) +
-         Attribute(cudaDevAttrComputeCapabilityMinor, device);
+  return 10 * Attribute<cudaDevAttrComputeCapabilityMajor>(device) +
+         Attribute<cudaDevAttrComputeCapabilityMinor>(device);
 }
 
 int SharedKib(int device) {
-  return std::max(Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device) / 1024, 99);
+  return std::max(Attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device) / 1024, 99);
 }
 
 int Multiprocessors(int device) {
-  return std::max(Attribute(cudaDevAttrMultiProcessorCount, device), 1);
+  return std::max(Attribute<cudaDevAttrMultiProcessorCount>(device), 1);
 }
 
 DeviceGuard::DeviceGuard(int device) {

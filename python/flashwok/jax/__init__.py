@@ -101,7 +101,7 @@ def attention(
         out_dtype=out_dtype,
         algorithm=algorithm,
     )
-    o, lse = _ffi.attend(options, arrays)
+    o, lse = _ffi.run(options, arrays)
     return (o, lse) if return_lse else o
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
+from .._call import SCALARS, TENSORS
 
 TARGET = "flashwok_attention"
 Arrays = dict[str, jax.Array]
@@ -49,7 +50,11 @@ def prepare(given: dict[str, Any], **options: Any) -> tuple[Options, Arrays]:
     dropout_p, seed = options["dropout_p"], options["dropout_seed"]
     if dropout_p and seed is None:
         raise ValueError(f"dropout_seed: is None, must be given: dropout_p is {dropout_p}")
-    arrays = {name: jnp.asarray(array) for name, array in given.items() if array is not None}
+    arrays = {
+        name: array if isinstance(array, jax.Array) else jnp.asarray(array)
+        for name, array in given.items()
+        if array is not None
+    }
     scale, head_dim = options["softmax_scale"], arrays["q"].shape[-1]
     if scale is None:
         scale = 1.0 / math.sqrt(head_dim) if head_dim else 1.0
@@ -194,6 +199,32 @@ def _attend_backward(options: Options, residuals: Residuals, cotangents: Any) ->
 
 
 attend.defvjp(_attend_forward, _attend_backward)
+# Traced once for arrays of the same shapes and options.
+_attend_at_once = jax.jit(attend, static_argnums=0)
+
+
+def run(options: Options, arrays: Arrays) -> tuple[jax.Array, jax.Array]:
+    """(o, lse), where arrays may be traced or not."""
+    if any(isinstance(array, jax.core.Tracer) for array in arrays.values()):
+        return attend(options, arrays)
+    made: tuple[jax.Array, jax.Array] = _attend_at_once(options, arrays)
+    return made
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    tensors: tuple[Any, ...],
+    scalars: tuple[Any, ...],
+    dropout_seed: int | None,
+    out_dtype: str | None,
+) -> tuple[jax.Array, jax.Array]:
+    """(o, lse); `tensors` are TENSORS, `scalars` SCALARS."""
+    given = {"q": q, "k": k, "v": v} | dict(zip(TENSORS, tensors, strict=True))
+    words = dict(zip(SCALARS, scalars, strict=True))
+    words["window"] = (words.pop("window_left"), words.pop("window_right"))
+    return run(*prepare(given, **words, dropout_seed=dropout_seed, out_dtype=out_dtype))
 
 
 def backward(

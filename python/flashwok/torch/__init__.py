@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._call import window_pair
 from . import _ops
 from ._sdpa import register, restore
 
@@ -73,38 +74,28 @@ def attention(
     >>> q.grad.shape
     torch.Size([1, 5, 2, 8])
     """
-    o, lse, _ = _ops.run(
-        q,
-        k,
-        v,
-        _ops.torch_dtype(out_dtype),
-        {
-            "causal": causal,
-            "window": window,
-            "softmax_scale": softmax_scale,
-            "softcap": softcap,
-            "bias": bias,
-            "mask": mask,
-            "alibi_slopes": alibi_slopes,
-            "cu_seqlens_q": cu_seqlens_q,
-            "cu_seqlens_k": cu_seqlens_k,
-            "seqused_k": seqused_k,
-            "page_table": page_table,
-            "q_descale": q_descale,
-            "k_descale": k_descale,
-            "v_descale": v_descale,
-            "dropout_p": dropout_p,
-            "dropout_seed": dropout_seed,
-            "dropout_offset": dropout_offset,
-            "num_splits": num_splits,
-            "deterministic": deterministic or _deterministic(),
-            "algorithm": algorithm,
-        },
+    tensors = (
+        bias,
+        mask,
+        alibi_slopes,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        seqused_k,
+        page_table,
+        q_descale,
+        k_descale,
+        v_descale,
     )
+    scalars = (
+        softmax_scale,
+        causal,
+        *window_pair(window),
+        softcap,
+        dropout_p,
+        dropout_offset,
+        num_splits,
+        deterministic,
+        algorithm,
+    )
+    o, lse = _ops.attention(q, k, v, tensors, scalars, dropout_seed, out_dtype)
     return (o, lse) if return_lse else o
-
-
-def _deterministic() -> bool:
-    import torch
-
-    return torch.are_deterministic_algorithms_enabled()

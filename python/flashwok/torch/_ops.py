@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -9,24 +10,12 @@ import torch
 from torch import Tensor
 
 from .. import _arrays, _core
-from .._call import TENSORS, Call
+from .._call import SCALARS, TENSORS, Call, refuse_arrays
 
 _INPUTS = ", ".join(["Tensor q, Tensor k, Tensor v"] + [f"Tensor? {name}" for name in TENSORS])
 _OPTIONS = (
     "float? softmax_scale, str causal, SymInt window_left, SymInt window_right, float softcap, "
     "float dropout_p, int dropout_offset, int num_splits, bool deterministic, str algorithm"
-)
-_SCALARS = (
-    "softmax_scale",
-    "causal",
-    "window_left",
-    "window_right",
-    "softcap",
-    "dropout_p",
-    "dropout_offset",
-    "num_splits",
-    "deterministic",
-    "algorithm",
 )
 _NUM_INPUTS = 3 + len(TENSORS)
 
@@ -50,7 +39,7 @@ def _make_call(inputs: tuple[Tensor | None, ...], scalars: tuple[Any, ...], seed
     assert q is not None
     assert k is not None
     assert v is not None
-    options = dict(zip(_SCALARS, scalars, strict=True))
+    options = dict(zip(SCALARS, scalars, strict=True))
     options["window"] = (options.pop("window_left"), options.pop("window_right"))
     options["dropout_seed"] = seed
     return Call(q, k, v, options | dict(zip(TENSORS, optional, strict=True)))
@@ -59,30 +48,54 @@ def _make_call(inputs: tuple[Tensor | None, ...], scalars: tuple[Any, ...], seed
 _CORES = os.cpu_count() or 1
 
 
-def _limit_threads(call: Call, backward: bool) -> None:
-    """No more threads than PyTorch itself may use."""
+def _limit_threads(call: Call) -> None:
+    """No more threads than PyTorch itself may use, in the backward pass."""
     most = torch.get_num_threads()
     if call.q.device.type == "cpu" and most < _CORES:
-        plan = call.plan(backward)
+        plan = call.plan(backward=True)
         if plan["ok"]:
             call.run["num_threads"] = min(most, plan["num_threads"])
 
 
-def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    inputs, rest = arguments[:_NUM_INPUTS], arguments[_NUM_INPUTS:]
-    scalars, (dropout_seed, out_dtype) = rest[:-2], rest[-2:]
-    if dropout_seed is None and _drops(scalars):
+_DROPOUT = SCALARS.index("dropout_p")
+
+
+def _compute(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: tuple[Tensor | None, ...],
+    scalars: tuple[Any, ...],
+    dropout_seed: int | None,
+    out_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor, int]:
+    """o, lse and the seed."""
+    if dropout_seed is None and scalars[_DROPOUT] > 0.0:
         dropout_seed = int(torch.randint(2**62, (1,)))  # of PyTorch's default generator
-    call = _make_call(inputs, scalars, dropout_seed or 0)
-    _limit_threads(call, backward=False)
-    o, lse = _new_output(call.q, call.v, inputs[_INDEX["cu_seqlens_q"]] is not None, out_dtype)
-    _core.forward(call.tensors, call.options, call.views(o=o, lse=lse), call.run)
-    # Filled and not copied: a copy from the CPU would wait for the device.
-    return o, lse, o.new_full((int(_drops(scalars)),), dropout_seed or 0, dtype=torch.int64)
+    seed = dropout_seed or 0
+    try:
+        o, lse = _new_output(q, v, tensors[_INDEX["cu_seqlens_q"] - 3] is not None, out_dtype)
+    except Exception:
+        refuse_arrays(q=q, k=k, v=v)
+        raise
+    threads = torch.get_num_threads()
+    _core.attend(q, k, v, tensors, o, lse, scalars, seed, 0, threads, None, False)
+    return o, lse, seed
+
+
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = arguments[:3]
+    scalars, (dropout_seed, out_dtype) = arguments[_NUM_INPUTS:-2], arguments[-2:]
+    tensors = arguments[3:_NUM_INPUTS]
+    o, lse, seed = _compute(q, k, v, tensors, scalars, dropout_seed, out_dtype)
+    if scalars[_DROPOUT] > 0.0:
+        # Filled and not copied: a copy from the CPU would wait for the device.
+        return o, lse, o.new_full((1,), seed, dtype=torch.int64)
+    return o, lse, o.new_empty((0,), dtype=torch.int64)
 
 
 def _drops(scalars: tuple[Any, ...]) -> bool:
-    return bool(scalars[_SCALARS.index("dropout_p")] > 0.0)
+    return bool(scalars[_DROPOUT] > 0.0)
 
 
 _INDEX = {name: 3 + n for n, name in enumerate(TENSORS)}
@@ -120,7 +133,7 @@ def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     (dout, dlse, o, lse, seed), rest = arguments[:5], arguments[5:]
     inputs, scalars, bias_grad = rest[:_NUM_INPUTS], rest[_NUM_INPUTS:-1], rest[-1]
     call = _make_call(inputs, scalars, int(seed) if seed.numel() else 0)
-    _limit_threads(call, backward=True)
+    _limit_threads(call)
     gradients = _new_gradients(inputs, bias_grad)
     results = dict(zip(("dq", "dk", "dv", "dbias"), gradients, strict=True))
     if not bias_grad:
@@ -205,21 +218,72 @@ torch.library.register_autograd(
 torch.library.register_autograd("flashwok::attention_backward", _no_double_backward, lib=_library)
 
 
-def run(
-    q: Tensor, k: Tensor, v: Tensor, out_dtype: torch.dtype | None, options: dict[str, Any]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The operator, by the names of `flashwok.attention`: (o, lse, seed)."""
-    window_left, window_right = options.pop("window")
-    options |= {"window_left": window_left, "window_right": window_right}
-    tensors = [options.pop(name, None) for name in TENSORS]
-    seed = options.pop("dropout_seed")
-    scalars = [options.pop(name) for name in _SCALARS]
-    if options:
-        raise TypeError(f"{next(iter(options))}: is no argument of this call")
-    result: tuple[Tensor, Tensor, Tensor] = torch.ops.flashwok.attention(
-        q, k, v, *tensors, *scalars, seed, out_dtype
-    )
-    return result
+def _raw(*keys: str) -> int:
+    keysets = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)) for key in keys)
+    return functools.reduce(lambda raw, keyset: raw | keyset.raw_repr(), keysets, 0)
+
+
+# Of a thread without modes, transforms or tracing, and of a tensor that is nothing else but one.
+_PLAIN_THREAD = ~_raw("ADInplaceOrView", "BackendSelect")
+_PLAIN_TENSOR = ~_raw(
+    "CPU", "CUDA", "ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"
+)
+
+
+def _is_plain(given: tuple[Tensor | None, ...]) -> bool:
+    """Whether the dispatcher would do nothing but autograd and `_forward`."""
+    if (
+        torch._C._dispatch_tls_local_include_set().raw_repr() & _PLAIN_THREAD
+        or torch._C._is_any_autocast_enabled()
+        or torch._C._len_torch_function_stack()
+        or torch._C._autograd._profiler_enabled()
+    ):
+        return False
+    for x in given:
+        if x is None:
+            continue
+        if type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+            return False
+        if torch._C._dispatch_keys(x).raw_repr() & _PLAIN_TENSOR:
+            return False
+    return True
+
+
+class _Attention(torch.autograd.Function):
+    """What `register_autograd` makes of the operator, without its account of the arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        output = _forward(*arguments)
+        _setup_context(ctx, arguments, output)
+        return output
+
+    backward = staticmethod(_autograd_backward)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: tuple[Tensor | None, ...],
+    scalars: tuple[Any, ...],
+    dropout_seed: int | None,
+    out_dtype: str | torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
+    """(o, lse), by the operator or, where that comes to the same, without it.
+
+    `tensors` are TENSORS, `scalars` SCALARS.
+    """
+    dtype = torch_dtype(out_dtype)
+    if torch.are_deterministic_algorithms_enabled():
+        scalars = (*scalars[:-2], True, scalars[-1])
+    operator = torch.ops.flashwok.attention
+    if not torch.compiler.is_compiling() and _is_plain((q, k, v, *tensors)):
+        if not (torch.is_grad_enabled() and torch._C._any_requires_grad(q, k, v, *tensors)):
+            return _compute(q, k, v, tensors, scalars, dropout_seed, dtype)[:2]
+        operator = _Attention.apply
+    o, lse, _ = operator(q, k, v, *tensors, *scalars, dropout_seed, dtype)
+    return o, lse
 
 
 def torch_dtype(name: str | torch.dtype | None) -> torch.dtype | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from .._call import Call
+from .._call import TENSORS, Call
 
 NAME = "flashwok"
 
@@ -26,13 +26,6 @@ def _unit(x: Tensor) -> Tensor:
 
 def _rows_first(x: Tensor) -> Tensor:
     return _unit(x).transpose(1, 2)
-
-
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, options: dict[str, Any]
-) -> None:
-    call = Call(q, k, v, options)
-    _core.forward(call.tensors, call.options, call.views(o=o, lse=lse), call.run)
 
 
 def _backward(
@@ -60,16 +53,14 @@ def _refuse(**given: object) -> None:
 # The CPU.
 
 
-def _cpu_options(dropout_p: float, is_causal: bool, attn_mask: Tensor | None, scale: Any) -> Any:
+def _cpu_bias(dropout_p: float, attn_mask: Tensor | None) -> Tensor | None:
     if dropout_p:
         raise NotImplementedError(f"dropout_p: is {dropout_p}, must be 0 in the CPU's operator")
-    bias = attn_mask
-    if bias is not None:
-        while bias.dim() < 4:
-            bias = bias.unsqueeze(0)
-        bias = _unit(bias)
-    causal = "top_left" if is_causal else "none"
-    return {"causal": causal, "bias": bias, "softmax_scale": scale}
+    if attn_mask is None:
+        return None
+    while attn_mask.dim() < 4:
+        attn_mask = attn_mask.unsqueeze(0)
+    return _unit(attn_mask)
 
 
 def _sdpa_cpu(
@@ -82,14 +73,17 @@ def _sdpa_cpu(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    options = _cpu_options(dropout_p, is_causal, attn_mask, scale)
+    bias = _cpu_bias(dropout_p, attn_mask)
     batch, heads, seqlen, _ = query.shape
     out = torch.empty_like(query)  # of PyTorch's strides, as its fake kernel says
     o = out if out.stride(-1) == 1 else torch.empty(out.shape, dtype=out.dtype)
     lse = torch.empty((batch, heads, seqlen))
-    q, k, v = map(_rows_first, (query, key, value))
-    _forward(q, k, v, o.transpose(1, 2), lse, options)
-    logsumexp = torch.empty((batch, seqlen, heads)).transpose(1, 2).copy_(lse)
+    tensors = None if bias is None else (bias, *[None] * (len(TENSORS) - 1))
+    causal = "top_left" if is_causal else "none"
+    scalars = (scale, causal, -1, -1, 0.0, 0.0, 0, 0, False, "auto")
+    q, k, v = _unit(query), _unit(key), _unit(value)
+    _core.attend(q, k, v, tensors, o, lse, scalars, 0, 0, 0, None, True)
+    logsumexp = torch.empty_strided(lse.shape, (heads * seqlen, 1, heads)).copy_(lse)
     return (out if o is out else out.copy_(o)), logsumexp
 
 
@@ -106,7 +100,9 @@ def _sdpa_cpu_backward(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    options = _cpu_options(dropout_p, is_causal, attn_mask, scale)
+    bias = _cpu_bias(dropout_p, attn_mask)
+    causal = "top_left" if is_causal else "none"
+    options = {"causal": causal, "bias": bias, "softmax_scale": scale}
     q, k, v, dout, o = map(_rows_first, (query, key, value, grad_out, out))
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
     _backward(dout, q, k, v, o, logsumexp, {"dq": dq, "dk": dk, "dv": dv}, options)
@@ -116,10 +112,30 @@ def _sdpa_cpu_backward(
 # CUDA.
 
 
-def _dropout(p: float, seed: int | None) -> dict[str, Any]:
-    if p and seed is None:
-        seed = int(torch.randint(2**62, (1,)))
-    return {"dropout_p": p, "dropout_seed": seed or 0}
+def _forward(
+    inputs: tuple[Tensor, Tensor, Tensor],
+    out: Tensor,
+    lse: Tensor,
+    tensors: tuple[Tensor | None, ...] | None,
+    is_causal: bool,
+    window: tuple[int, int],
+    scale: float | None,
+    dropout_p: float,
+    num_splits: int = 0,
+    heads_first: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The rest of the result: its generator's state, what is unused, and a debug mask."""
+    q, k, v = inputs
+    q, k, v = _unit(q), _unit(k), _unit(v)
+    seed = int(torch.randint(2**62, (1,))) if dropout_p else 0
+    causal = "bottom_right" if is_causal else "none"
+    scalars = (scale, causal, *window, 0.0, dropout_p, 0, num_splits, False, "auto")
+    _core.attend(q, k, v, tensors, out, lse, scalars, seed, 0, 0, None, heads_first)
+    # Filled and not copied: a copy from the CPU would wait for the device.
+    rng_state = q.new_empty(2, dtype=torch.uint64)
+    if dropout_p:
+        rng_state.fill_(seed)
+    return rng_state, q.new_empty((), dtype=torch.uint64), q.new_empty(0)
 
 
 def _flash_forward(
@@ -145,31 +161,23 @@ def _flash_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The lengths max_q and max_k are known of cum_seq_q and cum_seq_k."""
     _refuse(return_debug_mask=return_debug_mask)
-    dropout = _dropout(dropout_p, None)
-    options = {
-        "causal": "bottom_right" if is_causal else "none",
-        "window": _window(window_size_left, window_size_right),
-        "softmax_scale": scale,
+    *rows, heads, _ = query.shape
+    if out is None:
+        out = query.new_empty((*rows, heads, value.shape[-1]))
+    lse_shape = (heads, *rows) if cum_seq_q is not None else (rows[0], heads, rows[1])
+    lse = query.new_empty(lse_shape, dtype=torch.float32)
+    given = {
+        "alibi_slopes": alibi_slopes,
         "cu_seqlens_q": cum_seq_q,
         "cu_seqlens_k": cum_seq_k,
         "seqused_k": seqused_k,
-        "alibi_slopes": alibi_slopes,
         "page_table": block_table,
-        "num_splits": num_splits or 0,
-        **dropout,
     }
-    q, k, v = _unit(query), _unit(key), _unit(value)
-    *rows, heads, _ = q.shape
-    if out is None:
-        out = q.new_empty((*rows, heads, v.shape[-1]))
-    lse_shape = (heads, *rows) if cum_seq_q is not None else (rows[0], heads, rows[1])
-    lse = q.new_empty(lse_shape, dtype=torch.float32)
-    _forward(q, k, v, out, lse, options)
-    # Filled and not copied: a copy from the CPU would wait for the device.
-    rng_state = q.new_empty(2, dtype=torch.uint64)
-    if dropout_p:
-        rng_state.fill_(dropout["dropout_seed"])
-    return out, lse, rng_state, q.new_empty((), dtype=torch.uint64), q.new_empty(0)
+    tensors = tuple(given.get(name) for name in TENSORS)
+    window = _window(window_size_left, window_size_right)
+    inputs = (query, key, value)
+    rest = _forward(inputs, out, lse, tensors, is_causal, window, scale, dropout_p, num_splits or 0)
+    return out, lse, *rest
 
 
 def _window(left: int | None, right: int | None) -> tuple[int, int]:
@@ -202,7 +210,8 @@ def _flash_backward(
         "softmax_scale": scale,
         "cu_seqlens_q": cum_seq_q,
         "cu_seqlens_k": cum_seq_k,
-        **_dropout(dropout_p, int(rng_state[0]) if dropout_p else None),
+        "dropout_p": dropout_p,
+        "dropout_seed": int(rng_state[0]) if dropout_p else 0,
     }
     q, k, v = _unit(query), _unit(key), _unit(value)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
@@ -220,26 +229,16 @@ def _sdpa_cuda(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    max_q, max_k = query.shape[2], key.shape[2]
+    _refuse(return_debug_mask=return_debug_mask)
+    shape = query.shape
     like = torch.empty_like(query)
-    if value.shape[-1] != query.shape[-1] or like.stride(-1) != 1:
-        like = query.new_empty((*query.shape[:-1], value.shape[-1]))
-    q, k, v = map(_rows_first, (query, key, value))
-    _, lse, rng_state, unused, mask = _flash_forward(
-        q,
-        k,
-        v,
-        None,
-        None,
-        max_q,
-        max_k,
-        dropout_p,
-        is_causal,
-        return_debug_mask,
-        scale=scale,
-        out=like.transpose(1, 2),
+    if value.shape[-1] != shape[-1] or like.stride(-1) != 1:
+        like = query.new_empty((*shape[:-1], value.shape[-1]))
+    lse = query.new_empty(shape[:-1], dtype=torch.float32)
+    rest = _forward(
+        (query, key, value), like, lse, None, is_causal, (-1, -1), scale, dropout_p, 0, True
     )
-    return like, lse, None, None, max_q, max_k, rng_state, unused, mask
+    return like, lse, None, None, shape[2], key.shape[2], *rest
 
 
 def _sdpa_cuda_backward(

@@ -24,7 +24,7 @@ from vllm.v1.attention.backend import (
 )
 
 from .. import _core
-from .._call import Call
+from .._call import TENSORS
 
 
 class FlashWokBackend(AttentionBackend):
@@ -155,14 +155,13 @@ class FlashWokImpl(AttentionImpl):
         self.num_kv_heads = num_kv_heads or num_heads
         self.kv_cache_dtype = kv_cache_dtype
         self.shares_cache = kv_sharing_target_layer_name is not None
-        slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
-        self.options = {
-            "causal": "bottom_right",
-            "softmax_scale": self.scale,
-            "softcap": logits_soft_cap or 0.0,
-            "window": (-1 if sliding_window is None else sliding_window - 1, -1),
-            "alibi_slopes": slopes,
-        }
+        self.slopes = (
+            None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
+        )
+        left = -1 if sliding_window is None else sliding_window - 1
+        softcap = logits_soft_cap or 0.0
+        # Of SCALARS.
+        self.scalars = (self.scale, "bottom_right", left, -1, softcap, 0.0, 0, 0, False, "auto")
 
     def forward(
         self,
@@ -202,10 +201,12 @@ class FlashWokImpl(AttentionImpl):
                 layer._v_scale,
             )
         for run in attn_metadata.runs:
-            lengths = {
+            given = {
+                "alibi_slopes": self.slopes,
                 "seqused_k": attn_metadata.seq_lens[run.first : run.last],
                 "page_table": attn_metadata.block_table[run.first : run.last],
             }
-            call = Call(run.of(query), k_cache, v_cache, self.options | lengths)
-            _core.forward(call.tensors, call.options, call.views(o=run.of(output)), call.run)
+            tensors = tuple(map(given.get, TENSORS))
+            q, o = run.of(query), run.of(output)
+            _core.attend(q, k_cache, v_cache, tensors, o, None, self.scalars, 0, 0, 0, None, False)
         return output
