@@ -19,6 +19,6 @@ struct Choice {
 Choice Choose(const Problem& problem, Pass pass, const Execution& execution);
 
 // What the formulas of io_model need to know of it.
-io_model::Tiles ModelTiles(const Choice& choice);
+io_model::Tiles ModelTiles(const Choice& choice, const Problem& problem);
 
 }  // namespace flashwok
