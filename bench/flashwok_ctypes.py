@@ -170,6 +170,8 @@ class Library:
         said = (c_char_p, c_size_t)
         inputs = (POINTER(Problem), POINTER(ForwardOutput), POINTER(Execution))
         self._declare("flashwok_forward", *inputs, *said)
+        moved = (POINTER(c_int64), POINTER(c_int64))
+        self._declare("flashwok_forward_bytes", *inputs, *moved, *said)
         plan = (POINTER(Problem), c_int32, POINTER(Execution), POINTER(PlanResult))
         self._declare("flashwok_plan", *plan, *said)
         self._lib.flashwok_version.restype = c_char_p
@@ -210,6 +212,16 @@ class Library:
         result = self._new("plan_result")
         self._call("flashwok_plan", byref(problem), FORWARD, byref(execution), byref(result))
         return result
+
+    def forward_bytes(self, problem, execution, **outputs):
+        """(read, written) of forward by the formula of its algorithm and tiles."""
+        output = self._new("forward_output", **outputs)
+        read, written = c_int64(), c_int64()
+        moved = (byref(read), byref(written))
+        self._call(
+            "flashwok_forward_bytes", byref(problem), byref(output), byref(execution), *moved
+        )
+        return read.value, written.value
 
     def forward(self, problem, execution, **outputs):
         """What runs it when called; outputs: o, and what else the struct has."""

@@ -113,6 +113,12 @@ def measure(machine, shape, algorithms, rounds):
     return list(cells.values())
 
 
+def save(path, document):
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(document, indent=1) + "\n")
+    os.replace(part, path)
+
+
 class Record:
     """The document, saved after every change."""
 
@@ -124,8 +130,9 @@ class Record:
         same = all(old.get(key) == head[key] for key in ("schema", "sources_sha256", "device"))
         if not same:
             raise SystemExit(f"--add: {path} is of other sources or of another device")
-        for key in ("ceilings", "sustained", "cells"):
-            self.document[key] = old[key]
+        for key in ("ceilings", "sustained", "cells", "traffic", "units"):
+            if key in old:
+                self.document[key] = old[key]
 
     def put(self, cells):
         new = {self._key(cell) for cell in cells}
@@ -134,9 +141,7 @@ class Record:
         self.save()
 
     def save(self):
-        part = self.path.with_name(self.path.name + ".part")
-        part.write_text(json.dumps(self.document, indent=1) + "\n")
-        os.replace(part, self.path)
+        save(self.path, self.document)
 
     @staticmethod
     def _key(cell):

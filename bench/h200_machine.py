@@ -88,8 +88,10 @@ class Case:
             return self.o
 
         self.o.fill_(float("nan"))
+        read, written = self.library.forward_bytes(problem, execution, o=o, lse=lse)
         facts = {"kernel": plan.kernel.decode(), "extra_bytes": plan.workspace_bytes}
-        return run, facts
+        facts |= {"tile_q": plan.tile_q, "tile_kv": plan.tile_kv}
+        return run, facts | {"model_read": read, "model_written": written}
 
     def peers(self):
         """Name and run() of each peer that takes the shape."""
@@ -206,6 +208,15 @@ class Machine:
 
         time.sleep(REST_S)
         return do_bench(run, warmup=WARMUP_MS, rep=REP_MS, return_mode="median")
+
+    def profile(self, run):
+        """A launch with the profiler on, after a mark of its own."""
+        cudart = torch.cuda.cudart()
+        cudart.cudaProfilerStart()
+        torch.cuda._sleep(1)
+        run()
+        torch.cuda.synchronize()
+        cudart.cudaProfilerStop()
 
     def ceilings(self):
         a, b = randn(8192, 8192), randn(8192, 8192)

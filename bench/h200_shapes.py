@@ -42,9 +42,13 @@ class Shape:
         return 4 * self.pairs() * self.num_heads * self.head_dim
 
     def floor_bytes(self):
-        """Q, K, V and O once, and lse."""
-        rows = 2 * self.num_heads + 2 * self.num_heads_kv
-        return self.tokens() * (rows * self.head_dim * ITEM + 4 * self.num_heads)
+        return sum(self.floor())
+
+    def floor(self):
+        """Bytes read and written when Q, K, V, O and lse move once."""
+        rows = self.num_heads + 2 * self.num_heads_kv
+        read = self.tokens() * rows * self.head_dim * ITEM
+        return read, self.tokens() * self.num_heads * (self.head_dim * ITEM + 4)
 
     def fields(self):
         """Its part of a cell."""
@@ -61,7 +65,8 @@ class Shape:
             "seqlen_k": self.seqlen,
             "num_heads": self.num_heads,
             "num_heads_kv": self.num_heads_kv,
-            "model_bytes": self.floor_bytes(),
+            "floor_read": self.floor()[0],
+            "floor_written": self.floor()[1],
         }
         return fields | ({"total_q": self.tokens()} if self.lengths else {})
 

@@ -13,6 +13,7 @@ int C11CallsThatAccept(void) {
       flashwok_plan_result_init(NULL, sizeof(flashwok_plan_result)),
       flashwok_kernel_info_init(NULL, sizeof(flashwok_kernel_info)),
       flashwok_plan(NULL, FLASHWOK_PASS_FORWARD, NULL, NULL, NULL, 0),
+      flashwok_forward_bytes(NULL, NULL, NULL, NULL, NULL, NULL, 0),
       flashwok_forward(NULL, NULL, NULL, NULL, 0),
       flashwok_backward(NULL, NULL, NULL, NULL, NULL, 0),
       flashwok_forward_backward(NULL, NULL, NULL, NULL, NULL, NULL, 0),

@@ -78,6 +78,15 @@ TEST_F(CApiRefusals, NullPointers) {
                 missing("problem"));
   ExpectRefusal([&] { return flashwok_plan(&problem_, pass, nullptr, nullptr, text, size); },
                 missing("result"));
+  std::int64_t bytes[2] = {5, 5};
+  const auto moved = [&](std::int64_t* read, std::int64_t* written) {
+    return [=, this] {
+      return flashwok_forward_bytes(&problem_, &output_, nullptr, read, written, text, size);
+    };
+  };
+  ExpectRefusal(moved(nullptr, bytes), missing("read"));
+  ExpectRefusal(moved(bytes, nullptr), missing("written"));
+  EXPECT_EQ(bytes[0], 5);
   ExpectRefusal([&] { return flashwok_forward(nullptr, &output_, nullptr, text, size); },
                 missing("problem"));
   ExpectRefusal([&] { return flashwok_forward(&problem_, nullptr, nullptr, text, size); },

@@ -138,6 +138,23 @@ TEST_P(CApiCases, Plan) {
   }
 }
 
+TEST_P(CApiCases, ForwardBytes) {
+  ProblemData data(GetParam());
+  const flashwok_forward_output output = Plain(data.output);
+  for (Algorithm algorithm : kAlgorithms) {
+    SCOPED_TRACE(Name(algorithm));
+    data.problem.algorithm = algorithm;
+    std::int64_t want[2] = {-1, -1};
+    std::int64_t bytes[2] = {-1, -1};
+    const Status status = ForwardBytes(data.problem, data.output, {}, &want[0], &want[1]);
+    const flashwok_problem problem = Plain(data.problem);
+    ExpectSame(status, flashwok_forward_bytes(&problem, &output, nullptr, &bytes[0], &bytes[1],
+                                              message_, sizeof(message_)));
+    EXPECT_EQ(bytes[0], want[0]);
+    EXPECT_EQ(bytes[1], want[1]);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, CApiCases, ::testing::ValuesIn(Cases()),
                          [](const auto& test) { return test.param.name; });
 

@@ -122,7 +122,7 @@ TEST_F(CliFakeCudaTest, CompareLeavesOutWhatIsNotCounted) {
     EXPECT_EQ(algorithm["repeats"], 3);
     EXPECT_EQ(algorithm["extra_bytes"], 4096);
     EXPECT_LT(algorithm["max_error"].get<double>(), 0.05);
-    for (const char* key : {"traffic", "model_bytes", "threads"}) {
+    for (const char* key : {"traffic", "threads"}) {
       EXPECT_FALSE(algorithm.contains(key)) << key;
     }
   }
@@ -132,6 +132,26 @@ TEST_F(CliFakeCudaTest, CompareLeavesOutWhatIsNotCounted) {
   EXPECT_NE(table.out.find(" -  "), std::string::npos) << table.out;
   EXPECT_NE(table.out.find("against float64"), std::string::npos) << table.out;
   EXPECT_EQ(table.out.find("formula's"), std::string::npos) << table.out;
+}
+
+// Of one head of 40 queries and 72 keys of 32 numbers in 16 bits: Q and O 2,560 bytes each, K and V
+// 9,216 together, lse 160; tiles of 128 x 64, so two KV tiles.
+TEST_F(CliFakeCudaTest, BytesByTheFormulaAreOfTheDevicesTiles) {
+  const json document =
+      RunJson("compare --repeats 1 --no-oracle --device cuda" + std::string(kHalf));
+  std::map<std::string, std::int64_t> bytes;
+  for (const json& algorithm : document["passes"][0]["algorithms"]) {
+    bytes[algorithm["algorithm"]] = algorithm["model_bytes"].get<std::int64_t>() / 8;  // heads
+  }
+  const std::int64_t once = 2560 + 9216 + 2560 + 160;
+  EXPECT_EQ(bytes["v3"], once);
+  EXPECT_EQ(bytes["v2"], once);
+  // S and P, in 16 bits, each written once and read once.
+  EXPECT_EQ(bytes["standard"], once + 4 * 40 * 72 * 2);
+  // Q at each KV tile, with O in float32, m and l in and out; all three written before the first
+  // and read after the last.
+  const std::int64_t state = 40 * 32 * 4 + 2 * 160;
+  EXPECT_EQ(bytes["v1"], once + 2560 + 2 * 2 * state + state + state);
 }
 
 TEST_F(CliFakeCudaTest, SweepAndVerify) {

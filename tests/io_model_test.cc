@@ -82,7 +82,7 @@ void ExpectCounted(const Problem& problem, Pass pass, Execution execution, const
   execution.observer = &counter;
   const Status status = call(execution);
   ASSERT_TRUE(status.ok()) << status.message();
-  const io_model::Traffic want = formula(flashwok::Layout(problem), ModelTiles(choice));
+  const io_model::Traffic want = formula(flashwok::Layout(problem), ModelTiles(choice, problem));
   EXPECT_EQ(counter.traffic.load, want.load);
   EXPECT_EQ(counter.traffic.store, want.store);
   EXPECT_EQ(counter.traffic.flops, want.flops);
@@ -107,11 +107,18 @@ TEST_P(IoModelTest, ForwardCountedEqualsFormula) {
         if (splits) problem.num_splits = 3;
       }
       for (const Execution& execution : Executions(kernel)) {
+        std::int64_t read = -1, written = -1;
         ExpectCounted(
             problem, Pass::kForward, execution,
-            [&](const Execution& e) { return Forward(problem, output, e); },
+            [&](const Execution& e) {
+              EXPECT_TRUE(ForwardBytes(problem, output, e, &read, &written).ok());
+              return Forward(problem, output, e);
+            },
             [&](const auto& layout, const io_model::Tiles& tiles) {
-              return io_model::ForwardTraffic(layout, algorithm, tiles, output);
+              const auto want = io_model::ForwardTraffic(layout, algorithm, tiles, output);
+              EXPECT_EQ(read, want.bytes_read());
+              EXPECT_EQ(written, want.bytes_written());
+              return want;
             });
       }
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the README tables from recorded runs, and keeps the READMEs equal to them.
+"""Prints the tables of the documents from recorded runs, and keeps the documents equal to them.
 
   tools/readme_tables.py                            # prints every table
   tools/readme_tables.py --write                    # rewrites them between their markers
@@ -9,8 +9,9 @@
   tools/readme_tables.py --check-support FLASHWOK   # fails if the program's kernels differ from it
 
 A table stands between <!-- table:NAME --> and <!-- /table -->. NAME: speed, memory, compare,
-support, h200 or generations; speed and memory are of bench/results/cpu_local.json, or of another
-record of the folder as in speed:RECORD; h200 and generations are empty without their record.
+support, h200, generations, traffic or units; speed and memory are of bench/results/cpu_local.json,
+or of another record of the folder as in speed:RECORD; the last four are empty without their record.
+A figure stands within a line, between <!-- figure:NAME --> and <!-- /figure -->.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import pathlib
 import re
 import sys
 
+import counter_tables
 import gpu_tables
 import records
 from markdown_table import table
@@ -26,6 +28,8 @@ from records import RESULTS, SUPPORT, Breach, require
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEFAULT_RECORD = "cpu_local"
 READMES = {"README.md": "en", "README.zh-CN.md": "zh"}
+DOCUMENTS = READMES | {"docs/hopper.md": "en", "docs/zh/hopper.md": "zh"}
+FIGURE = re.compile(r"(<!-- figure:([\w.-]+) -->)(.*?)(<!-- /figure -->)")
 MARKER = re.compile(r"(<!-- table:([\w:.-]+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 ALGORITHMS = ("standard", "v1", "v2", "v3")
 PASSES = ("forward", "backward")
@@ -260,14 +264,15 @@ def make_table(root, name, language):
         return speed_table(root, words, record or DEFAULT_RECORD)
     if kind == "memory":
         return memory_table(root, words, record or DEFAULT_RECORD)
-    if kind in gpu_tables.BLOCKS and not record:
-        return gpu_tables.BLOCKS[kind](root, language)
+    for blocks in (gpu_tables.BLOCKS, counter_tables.BLOCKS):
+        if kind in blocks and not record:
+            return blocks[kind](root, language)
     require(kind in ("support", "compare") and not record, f"no table is called {name}")
     return support_table(root, words) if kind == "support" else compare_block(root, words)
 
 
 def rewritten(root, path, language):
-    """The text of a README with every table as its record has it, and the names of the tables."""
+    """The text of a document with every table and figure as its record has it, and their names."""
     names = []
 
     def replace(match):
@@ -275,25 +280,30 @@ def rewritten(root, path, language):
         made = make_table(root, match[2], language)
         return match[1] + (f"\n{made}\n" if made else "") + match[4]
 
+    def fill(match):
+        names.append(match[2])
+        made = counter_tables.figure(root, match[2])
+        return match[0] if made is None else match[1] + made + match[4]
+
     text = (root / path).read_text()
-    opened = len(re.findall(r"<!-- table:", text))
-    result = MARKER.sub(replace, text)
-    require(len(names) == opened, f"{path}: a table has no <!-- /table --> of its own")
+    opened = len(re.findall(r"<!-- (?:table|figure):", text))
+    result = FIGURE.sub(fill, MARKER.sub(replace, text))
+    require(len(names) == opened, f"{path}: a table or figure has no end of its own")
     return result, names
 
 
 def write(root):
-    for path, language in READMES.items():
+    for path, language in DOCUMENTS.items():
         text, names = rewritten(root, path, language)
         (root / path).write_text(text)
         print(f"{path}: {', '.join(names)}")
 
 
 def check(root):
-    """A line for each record, then a breach for each README that differs from them."""
+    """A line for each record, then a breach for each document that differs from them."""
     for line in records.states(root):
         print(line)
-    for path, language in READMES.items():
+    for path, language in DOCUMENTS.items():
         text, _ = rewritten(root, path, language)
         for then, now in zip((root / path).read_text().splitlines(), text.splitlines()):
             require(then == now, f"{path}: has '{then}', the record gives '{now}': make tables")
@@ -301,9 +311,9 @@ def check(root):
 
 
 def show(root):
-    for path, language in READMES.items():
+    for path, language in DOCUMENTS.items():
         _, names = rewritten(root, path, language)
-        for name in names:
+        for name in (name for name in names if name not in counter_tables.FIGURES):
             print(f"{path}, {name}:\n\n{make_table(root, name, language)}")
 
 

@@ -21,7 +21,7 @@ Measurement Measure(Session& session, Algorithm algorithm, int repeats, double p
   if (result.status.ok()) {
     if (session.on_cpu()) result.traffic = std::make_unique<TrafficCounter>();
     session.Run(result.traffic.get());
-    if (session.on_cpu()) result.model_bytes = session.model_bytes();
+    result.model_bytes = session.model_bytes();
     advance();
     std::vector<double> seconds;
     for (double total = 0.0; seconds.empty() || (std::ssize(seconds) < repeats && total < patience);
@@ -53,10 +53,8 @@ Json ToJson(const Measurement& m) {
   json["ms_min"] = m.timing.min * 1e3;
   json["ms_max"] = m.timing.max * 1e3;
   json["gflops"] = m.gflops();
-  if (m.traffic != nullptr) {
-    json["traffic"] = m.traffic->ToJson();
-    json["model_bytes"] = m.model_bytes;
-  }
+  if (m.traffic != nullptr) json["traffic"] = m.traffic->ToJson();
+  json["model_bytes"] = m.model_bytes;
   json["extra_bytes"] = m.plan.workspace_bytes;
   json["result_bytes"] = m.result_bytes;
   return json;

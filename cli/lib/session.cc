@@ -197,10 +197,10 @@ double Session::result_bytes() const {
 }
 
 std::int64_t Session::model_bytes() const {
-  const Choice choice = Choose(problem_, pass_, execution_);
+  const Choice choice = Choose(ShapesOn(device_, problem_), pass_, execution_);
   const Algorithm algorithm = choice.plan.algorithm;
   const Layout layout(problem_);
-  const io_model::Tiles tiles = ModelTiles(choice);
+  const io_model::Tiles tiles = ModelTiles(choice, problem_);
   const io_model::Traffic traffic =
       pass_ == Pass::kForward
           ? io_model::ForwardTraffic(layout, algorithm, tiles, results_.output)

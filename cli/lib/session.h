@@ -67,7 +67,7 @@ class Session {
   const Results& results() const { return results_; }
   // O, lse and, with the backward pass, the gradients: what a caller must hold.
   double result_bytes() const;
-  // What the pass reads and writes on the CPU by the formulas of io_model; after a run.
+  // What the pass reads and writes by the formulas of io_model; after a run.
   std::int64_t model_bytes() const;
 
  private:

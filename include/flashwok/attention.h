@@ -146,6 +146,13 @@ struct PlanResult {
 // seqused_k, when their data is given.
 FLASHWOK_EXPORT PlanResult Plan(const Problem& problem, Pass pass, const Execution& execution = {});
 
+// Bytes that Forward moves between slow memory and the worktops by the formula of its algorithm and
+// tiles. On a CPU an observer is told as many; on a GPU the SMs ask L2 for them, and DRAM sees
+// those that L2 does not keep. Of the tensors it reads what Plan does.
+FLASHWOK_EXPORT Status ForwardBytes(const Problem& problem, const ForwardOutput& output,
+                                    const Execution& execution, std::int64_t* read,
+                                    std::int64_t* written);
+
 // All return without writing anything when a precondition fails. An output must not share memory
 // with an input or with another output; views that interleave, as packed gradients do, share none.
 FLASHWOK_EXPORT Status Forward(const Problem& problem, const ForwardOutput& output,

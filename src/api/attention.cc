@@ -110,6 +110,20 @@ Status ForwardCuda(const Problem& problem, const ForwardOutput& output, Choice& 
 
 }  // namespace
 
+Status ForwardBytes(const Problem& problem, const ForwardOutput& output, const Execution& execution,
+                    std::int64_t* read, std::int64_t* written) {
+  const Choice choice = Choose(problem, Pass::kForward, execution);
+  Status status = choice.plan.status;
+  if (status.ok()) status = ValidateForwardOutput(problem, output);
+  if (!status.ok()) return status;
+  const Layout layout(problem);
+  const io_model::Traffic traffic =
+      io_model::ForwardTraffic(layout, choice.plan.algorithm, ModelTiles(choice, problem), output);
+  *read = traffic.bytes_read();
+  *written = traffic.bytes_written();
+  return {};
+}
+
 Status Forward(const Problem& problem, const ForwardOutput& output, const Execution& execution) {
   Choice choice = Choose(problem, Pass::kForward, execution, false);
   Status status = choice.plan.status;

@@ -177,6 +177,25 @@ flashwok_status flashwok_plan(const flashwok_problem* problem, flashwok_pass pas
   });
 }
 
+flashwok_status flashwok_forward_bytes(const flashwok_problem* problem,
+                                       const flashwok_forward_output* output,
+                                       const flashwok_execution* execution, int64_t* read,
+                                       int64_t* written, char* message, size_t message_size) {
+  return Guard({message, message_size}, [&](Check& check) -> Status {
+    Problem p;
+    ForwardOutput out;
+    CallbackObserver observer;
+    Execution e;
+    if (!FromC(check, problem, &p) || !FromC(check, output, &out) ||
+        !FromC(check, execution, &observer, &e)) {
+      return {};
+    }
+    if (read == nullptr) return Status::Invalid("read: is null, must be given");
+    if (written == nullptr) return Status::Invalid("written: is null, must be given");
+    return ForwardBytes(p, out, e, read, written);
+  });
+}
+
 flashwok_status flashwok_forward(const flashwok_problem* problem,
                                  const flashwok_forward_output* output,
                                  const flashwok_execution* execution, char* message,

@@ -289,7 +289,24 @@ std::string DeviceObjection(const Device& device) {
   return Concat("is on ", device, ", for which this build has no machine code");
 }
 
-io_model::Tiles ModelTiles(const Choice& choice) {
+namespace {
+
+// Standard attention has no tiles of ours: each product takes its operands from slow memory once.
+io_model::Tiles ModelTiles(const cuda::Launch& launch, const Problem& problem) {
+  constexpr std::int64_t kAll = std::int64_t{1} << 40;
+  io_model::Tiles tiles{launch.tile_q, launch.tile_kv};
+  if (launch.tile_q == 0) tiles.tile_q = tiles.tile_kv = kAll;
+  tiles.strip_rows = tiles.tile_q;
+  if (launch.num_splits > 1) tiles.chunk = launch.chunk;
+  tiles.score_bytes = ItemSize(problem.q.dtype);
+  tiles.partial_scalars = 1;
+  return tiles;
+}
+
+}  // namespace
+
+io_model::Tiles ModelTiles(const Choice& choice, const Problem& problem) {
+  if (choice.cuda_kernel != nullptr) return ModelTiles(choice.cuda_launch, problem);
   const cpu::Launch& launch = choice.launch;
   io_model::Tiles tiles{launch.tile_q, launch.tile_kv};
   tiles.strip_rows = cpu::kStripRows;

@@ -23,6 +23,6 @@ Choice Choose(const Problem& problem, Pass pass, const Execution& execution, boo
 std::string DeviceObjection(const Device& device);
 
 // What the formulas of io_model need to know of it.
-io_model::Tiles ModelTiles(const Choice& choice);
+io_model::Tiles ModelTiles(const Choice& choice, const Problem& problem);
 
 }  // namespace flashwok

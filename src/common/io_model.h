@@ -38,6 +38,9 @@ struct Tiles {
   std::int64_t block_rows = 0;  // rows that V3 computes at once; 0: all that see a key tile
   std::int64_t strip_rows = 0;  // no more than this many where the mask ends within the key tile
   std::int64_t chunk = 0;       // keys of a partial result, when the keys are split; else 0
+  // Bytes of an element of S, P, dP, dS in slow memory; scalars of a row beside a partial O: m and l,
+  // or lse alone.
+  std::int64_t score_bytes = 4, partial_scalars = 2;
 };
 
 // The words of the formulas: the walks over heads and tiles, and what several algorithms move.
@@ -106,10 +109,10 @@ class Model {
     if (layout_.mask) traffic_.Load(Role::kMask, scores);
   }
   void LoadScores(std::initializer_list<Role> matrices, std::int64_t scores) {
-    for (Role role : matrices) traffic_.Load(role, scores * 4);
+    for (Role role : matrices) traffic_.Load(role, scores * tiles_.score_bytes);
   }
   void StoreScores(std::initializer_list<Role> matrices, std::int64_t scores) {
-    for (Role role : matrices) traffic_.Store(role, scores * 4);
+    for (Role role : matrices) traffic_.Store(role, scores * tiles_.score_bytes);
   }
   // Matrix products that are `depth` multiply-adds for each score.
   void Products(std::int64_t scores, std::int64_t depth) { traffic_.flops += 2 * scores * depth; }
@@ -183,8 +186,9 @@ class ForwardModel : Model {
       const std::int64_t parts = Parts(range);
       traffic_.Load(Role::kQ, (tiles_.chunk > 0 ? parts : 1) * rows * d_ * in_);
       if (tiles_.chunk > 0) {
-        traffic_.Store(Role::kPartial, parts * rows * (dv_ + 2) * 4);
-        traffic_.Load(Role::kPartial, parts * rows * (dv_ + 2) * 4);
+        const std::int64_t bytes = parts * rows * (dv_ + tiles_.partial_scalars) * 4;
+        traffic_.Store(Role::kPartial, bytes);
+        traffic_.Load(Role::kPartial, bytes);
       }
       Output(rows);
     });

@@ -129,13 +129,14 @@ Launch PlanTiles(const Layout& layout) {
   launch.tile_kv = Set("stamps") ? ForwardV3ConfigOf(layout).tile_kv : 64;
   return launch;
 }
+Launch PlanNoTiles(const Layout&) { return {}; }  // as standard attention's
 std::size_t Bytes(const Layout&, const Launch&) { return kWorkspace; }
 
 template <Algorithm kAlgorithm>
 constexpr Kernel Row(const char* name) {
-  return {name,  Pass::kForward,           kAlgorithm, 90,
-          true,  "compute capability 9.0", Objection,  PlanTiles,
-          Bytes, OnCpu<kAlgorithm>,        false};
+  constexpr auto kPlan = kAlgorithm == Algorithm::kStandard ? PlanNoTiles : PlanTiles;
+  return {name,  Pass::kForward, kAlgorithm,        90,   true, "compute capability 9.0", Objection,
+          kPlan, Bytes,          OnCpu<kAlgorithm>, false};
 }
 
 constexpr Kernel kKernels[] = {

@@ -120,6 +120,15 @@ class Calls(unittest.TestCase):
         self.assertEqual(plan.kernel, b"cpu_forward_standard")
         self.assertGreater(plan.workspace_bytes, 0)
 
+    def test_bytes_by_the_formula(self):
+        problem = self.problem(algorithm=fw.ALGORITHMS.index("v3"))
+        execution = self.library.execution()
+        outputs = {"o": self.view(self.o)}
+        read, written = self.library.forward_bytes(problem, execution, **outputs)
+        self.assertEqual((read, written), (3 * 4 * len(self.q), 4 * len(self.o)))
+        with self.assertRaisesRegex(fw.Refused, "window_left: is -5"):
+            self.library.forward_bytes(self.problem(window_left=-5), execution, **outputs)
+
     def test_a_refusal_raises(self):
         problem = self.problem(window_left=-5)
         with self.assertRaisesRegex(fw.Refused, "window_left: is -5"):

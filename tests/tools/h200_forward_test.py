@@ -20,7 +20,8 @@ import h200_shapes
 import readme_tables
 import records
 
-RATES = {"v3": 500, "v2": 250, "v1": 50, "standard": 25, "cudnn": 400, "fa2": 200, "fa3": 450}
+RATES = {"v3": 500, "v2": 250, "v1": 50, "standard": 25}
+RATES |= {"cudnn": 400, "fa2": 200, "fa3": 450, "fa4": 480}
 
 
 class StubCase:
@@ -36,7 +37,7 @@ class StubCase:
         return self.run(algorithm), {"kernel": f"cuda_forward_{algorithm}", "extra_bytes": 4}
 
     def peers(self):
-        return {name: self.run(name) for name in ("cudnn", "fa2", "fa3")}
+        return {name: self.run(name) for name in self.machine.peers}
 
     def errors(self, name):
         if name in self.machine.wrong:
@@ -47,8 +48,8 @@ class StubCase:
 class StubMachine:
     """Each launch takes what RATES says."""
 
-    def __init__(self, refused=(), wrong=(), lost=()):
-        self.refused, self.wrong, self.lost = refused, wrong, lost
+    def __init__(self, refused=(), wrong=(), lost=(), peers=("cudnn", "fa2", "fa3")):
+        self.refused, self.wrong, self.lost, self.peers = refused, wrong, lost, peers
         self.now, self.order, self.shape = 0.0, [], None
 
     def device(self):
@@ -173,6 +174,16 @@ class Bench(unittest.TestCase):
         row = "| d128 causal 4,096 | 25 | 50 | 250 | 500 | 2.00 | 5.00 | 2.00 |"
         self.assertIn(row, text)
         self.assertIn("标准", readme_tables.make_table(self.root, "generations", "zh"))
+
+    def test_another_peer_is_named_and_compared(self):
+        part = ("--dims", "64", "--seqs", "512", "--sustained", "0")
+        _, record, _ = self.run_bench(StubMachine(peers=("cudnn", "fa2", "fa3", "fa4")), *part)
+        for cell in record["cells"]:
+            self.assertAlmostEqual(cell["peers"]["fa4"]["tflops"], 480)
+        text = readme_tables.make_table(self.root, "h200", "en")
+        self.assertIn("the peers (cuDNN, FA2, FA3, FA4) in turn", text)
+        self.assertIn("| d64 full best peer | 480 FA4 |", text)
+        self.assertIn("| 500 | 250 | 480 FA4 | 1.04 |", text)
 
     def test_the_record_becomes_older_with_its_program(self):
         self.run_bench(StubMachine(), "--dims", "64", "--seqs", "512", "--extras", "none")

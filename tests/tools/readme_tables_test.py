@@ -13,10 +13,12 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import counter_tables
 import readme_tables
 import records
 
 MARKED = "# Title\n\n<!-- table:{} -->\n<!-- /table -->\n\nAfter.\n"
+FIGURE = "of <!-- figure:keys_full -->375<!-- /figure --> keys.\n"
 KERNEL = {
     "name": "cpu_forward_v3",
     "pass": "forward",
@@ -89,6 +91,9 @@ class TreeTest(unittest.TestCase):
     def readmes(self, name):
         for readme in readme_tables.READMES:
             (self.root / readme).write_text(MARKED.format(name))
+        (self.root / "docs/zh").mkdir(exist_ok=True)
+        for document in readme_tables.DOCUMENTS.keys() - readme_tables.READMES.keys():
+            (self.root / document).write_text(FIGURE)
 
     def save(self, record):
         (self.root / "bench/results/cpu_local.json").write_text(json.dumps(record))
@@ -219,10 +224,26 @@ class Tables(TreeTest):
         self.assertIn("README.md", err)
         self.assertTrue(path.read_text().endswith("\nAfter.\n"))
 
+    def test_figures_follow_the_record(self):
+        self.assertEqual(self.call("--write")[0], 0)
+        path = self.root / "docs/hopper.md"
+        self.assertEqual(path.read_text(), FIGURE)  # as it is without a record
+        ceilings = {"cublas_bf16_tflops": 800.0, "copy_gbps": 4000.0}
+        record = bench_record() | {"ceilings": ceilings}
+        (self.root / "bench/results/h200_forward.json").write_text(json.dumps(record))
+        code, _, err = self.call("--check")
+        self.assertEqual(code, 1)
+        self.assertIn("docs/hopper.md", err)
+        self.assertEqual(self.call("--write")[0], 0)
+        self.assertEqual(path.read_text(), FIGURE.replace("375", "400"))
+        self.assertEqual(self.call("--check")[0], 0)
+        path.write_text("of <!-- figure:keys_full -->375 keys.\n")
+        self.assertIn("no end of its own", self.call("--check")[2])
+
     def test_markers_must_close_and_have_names(self):
         path = self.root / "README.md"
         path.write_text("<!-- table:speed -->\n\nAfter.\n")
-        self.assertIn("<!-- /table -->", self.call("--check")[2])
+        self.assertIn("no end of its own", self.call("--check")[2])
         path.write_text(MARKED.format("price"))
         self.assertIn("no table is called price", self.call("--check")[2])
 
@@ -233,8 +254,14 @@ class Repository(unittest.TestCase):
             _, names = readme_tables.rewritten(ROOT, readme, language)
             tables = [name.split(":")[0] for name in names]  # memory:RECORD names a record
             self.assertEqual(
-                sorted(tables), ["compare", "generations", "h200", "memory", "speed", "support"]
+                sorted(tables),
+                ["compare", "generations", "h200", "memory", "speed", "support", "traffic"],
             )
+
+    def test_documents_have_every_figure(self):
+        for document in readme_tables.DOCUMENTS.keys() - readme_tables.READMES.keys():
+            _, names = readme_tables.rewritten(ROOT, document, readme_tables.DOCUMENTS[document])
+            self.assertEqual(sorted(names), sorted(["units", *counter_tables.FIGURES]), document)
 
     def test_languages_have_the_same_words(self):
         keys = [set(words) for words in readme_tables.WORDS.values()]
