@@ -155,6 +155,20 @@ TEST_P(CApiCases, ForwardBytes) {
   }
 }
 
+TEST(CApi, ForwardBytesNeedsTheLengths) {
+  ProblemData data({.name = "lengths", .lengths_q = {3, 5}, .lengths_k = {3, 5}});
+  data.problem.cu_seqlens_q.data = nullptr;
+  const flashwok_problem problem = Plain(data.problem);
+  const flashwok_forward_output output = Plain(data.output);
+  std::int64_t bytes[2] = {7, 7};
+  char message[256] = "";
+  EXPECT_EQ(flashwok_forward_bytes(&problem, &output, nullptr, &bytes[0], &bytes[1], message,
+                                   sizeof(message)),
+            FLASHWOK_STATUS_UNSUPPORTED);
+  EXPECT_STREQ(message, "cu_seqlens_q: must hold its lengths on the CPU");
+  EXPECT_EQ(bytes[0], 7);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, CApiCases, ::testing::ValuesIn(Cases()),
                          [](const auto& test) { return test.param.name; });
 

@@ -149,9 +149,9 @@ TEST_F(CliFakeCudaTest, BytesByTheFormulaAreOfTheDevicesTiles) {
   // S and P, in 16 bits, each written once and read once.
   EXPECT_EQ(bytes["standard"], once + 4 * 40 * 72 * 2);
   // Q at each KV tile, with O in float32, m and l in and out; all three written before the first
-  // and read after the last.
-  const std::int64_t state = 40 * 32 * 4 + 2 * 160;
-  EXPECT_EQ(bytes["v1"], once + 2560 + 2 * 2 * state + state + state);
+  // and read after the last; m and l are results too.
+  const std::int64_t scalars = 2 * 160, state = 40 * 32 * 4 + scalars;
+  EXPECT_EQ(bytes["v1"], once + 2560 + 2 * 2 * state + state + state + scalars);
 }
 
 TEST_F(CliFakeCudaTest, SweepAndVerify) {

@@ -148,7 +148,7 @@ FLASHWOK_EXPORT PlanResult Plan(const Problem& problem, Pass pass, const Executi
 
 // Bytes that Forward moves between slow memory and the worktops by the formula of its algorithm and
 // tiles. On a CPU an observer is told as many; on a GPU the SMs ask L2 for them, and DRAM sees
-// those that L2 does not keep. Of the tensors it reads what Plan does.
+// those that L2 does not keep. Lengths of sequences must be on the CPU.
 FLASHWOK_EXPORT Status ForwardBytes(const Problem& problem, const ForwardOutput& output,
                                     const Execution& execution, std::int64_t* read,
                                     std::int64_t* written);

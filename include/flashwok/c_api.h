@@ -319,7 +319,8 @@ FLASHWOK_EXPORT flashwok_status flashwok_plan(const flashwok_problem* problem, f
 
 // Bytes that flashwok_forward moves between slow memory and the worktops by the formula of its
 // algorithm and tiles: on a CPU as an observer is told, on a GPU what the SMs ask L2 for, of which
-// DRAM sees what L2 does not keep. `execution` may be null.
+// DRAM sees what L2 does not keep. Lengths of sequences must be on the CPU. `execution` may be
+// null.
 FLASHWOK_EXPORT flashwok_status flashwok_forward_bytes(const flashwok_problem* problem,
                                                        const flashwok_forward_output* output,
                                                        const flashwok_execution* execution,

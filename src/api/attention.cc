@@ -2,6 +2,8 @@
 
 #include <memory>
 #include <new>
+#include <string>
+#include <utility>
 
 #include "api/plan.h"
 #include "api/validate.h"
@@ -116,6 +118,12 @@ Status ForwardBytes(const Problem& problem, const ForwardOutput& output, const E
   Status status = choice.plan.status;
   if (status.ok()) status = ValidateForwardOutput(problem, output);
   if (!status.ok()) return status;
+  for (const auto& [name, lengths] : {std::pair{"cu_seqlens_q", &problem.cu_seqlens_q},
+                                      std::pair{"cu_seqlens_k", &problem.cu_seqlens_k},
+                                      std::pair{"seqused_k", &problem.seqused_k}}) {
+    if (!lengths->present() || Readable(*lengths)) continue;
+    return {StatusCode::kUnsupported, std::string(name) + ": must hold its lengths on the CPU"};
+  }
   const Layout layout(problem);
   const io_model::Traffic traffic =
       io_model::ForwardTraffic(layout, choice.plan.algorithm, ModelTiles(choice, problem), output);
