@@ -57,7 +57,7 @@ ci: ci-packages
 	$(MAKE) fuzz
 	$(MAKE) wasm-check
 	$(MAKE) neon-check
-	$(MAKE) python-test wheel FRAMEWORKS=jax  # PyPI's PyTorch brings 3 GB of CUDA
+	$(MAKE) python-test wheel
 	$(MAKE) cuda-check
 
 asan:
