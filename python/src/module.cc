@@ -80,8 +80,8 @@ std::int64_t ModelBytes(nb::dict tensors, nb::dict options, nb::dict outputs, nb
   const Problem problem = MakeProblem(tensors, options);
   const Choice choice = Choose(problem, Pass::kForward, MakeExecution(run));
   Require(choice.plan.status);
-  return io_model::ForwardTraffic(Layout(problem), choice.plan.algorithm, ModelTiles(choice),
-                                  MakeOutput(outputs))
+  return io_model::ForwardTraffic(Layout(problem), choice.plan.algorithm,
+                                  ModelTiles(choice, problem), MakeOutput(outputs))
       .bytes();
 }
 
