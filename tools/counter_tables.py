@@ -15,6 +15,8 @@ WORDS = {
         "full, 16,384 tokens, hidden size 2,048, by `ncu` {ncu}, in MB. By the formula: between "
         "slow memory and the SMs, without a cache between them; the SMs ask L2 for as much. Floor: "
         "Q, K, V, O and lse once.",
+        "within": " What V1 to V3 moved between L2 and the SMs is the formula's within {off:.1%}; "
+        "cuBLAS, in standard, takes its operands tile by tile.",
         "units": "Shares of the units while the SMs are active, one launch each, by `ncu` {ncu}; "
         "{device}, {date}, bfloat16, 16,384 tokens, hidden size 2,048.",
         "problem": "MB",
@@ -37,6 +39,7 @@ WORDS = {
         "traffic": "一次启动的 DRAM 字节：实测、模型、下限。{device}，{date}，bfloat16，无掩码，共 16,384 个 token，"
         "隐藏维度 2,048，由 `ncu` {ncu} 测得，单位 MB。按公式：慢速内存与 SM 之间、没有缓存时的字节，也就是 SM 向 L2 "
         "要的字节。下限：Q、K、V、O、lse 各一次。",
+        "within": "V1 到 V3 在 L2 与 SM 之间搬的，与公式相差不超过 {off:.1%}；标准注意力里的 cuBLAS 按它自己的块取操作数。",
         "units": "SM 活动期间各单元的占用，每项一次启动，由 `ncu` {ncu} 测得；{device}，{date}，bfloat16，"
         "共 16,384 个 token，隐藏维度 2,048。",
         "problem": "MB",
@@ -82,6 +85,16 @@ def caption(words, part, record, found):
     return words[part].format(device=device, date=record["date"], ncu=found["ncu"])
 
 
+def farthest_from_formula(cells):
+    """Of the bytes between L2 and the SMs, as a share, of our own tiles; None without a count."""
+    shares = []
+    for cell in cells:
+        if cell["name"] != "standard" and {"l2_read", "l2_written"} <= cell.keys():
+            model = cell["model_read"] + cell["model_written"]
+            shares.append(abs((cell["l2_read"] + cell["l2_written"]) / model - 1))
+    return max(shares, default=None)
+
+
 def traffic_block(root, language):
     """A row a kernel: DRAM, L2, the formula, the floor."""
     record, found = part_of(root, "traffic")
@@ -105,7 +118,10 @@ def traffic_block(root, language):
             ]
         )
     head = [words["problem"], *words["columns"]]
-    return f"{caption(words, 'traffic', record, found)}\n\n{table(head, rows)}"
+    off = farthest_from_formula(found["cells"])
+    text = caption(words, "traffic", record, found)
+    text += "" if off is None else words["within"].format(off=off)
+    return f"{text}\n\n{table(head, rows)}"
 
 
 def units_block(root, language):
