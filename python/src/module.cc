@@ -8,10 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "api/plan.h"
 #include "api/validate.h"
-#include "common/io_model.h"
-#include "common/io_model_backward.h"
 #include "cuda/device.h"
 #include "flashwok/attention.h"
 #include "python/src/arguments.h"
@@ -77,12 +74,10 @@ nb::dict PlanDict(nb::dict tensors, nb::dict options, const std::string& pass, n
 
 // Bytes that the formulas of io_model say a forward pass moves.
 std::int64_t ModelBytes(nb::dict tensors, nb::dict options, nb::dict outputs, nb::dict run) {
-  const Problem problem = MakeProblem(tensors, options);
-  const Choice choice = Choose(problem, Pass::kForward, MakeExecution(run));
-  Require(choice.plan.status);
-  return io_model::ForwardTraffic(Layout(problem), choice.plan.algorithm,
-                                  ModelTiles(choice, problem), MakeOutput(outputs))
-      .bytes();
+  std::int64_t read = 0, written = 0;
+  Require(ForwardBytes(MakeProblem(tensors, options), MakeOutput(outputs), MakeExecution(run),
+                       &read, &written));
+  return read + written;
 }
 
 // The float64 result, as the bytes of o and of lse.
