@@ -1,8 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that the build needs and that are missing; with `python`, also those
 # of the Python package; with `ci`, those of the fuzzers and of the builds for other machines too.
-# Without root or sudo it prints the command and
-# stops.
+# Without root or sudo it prints the command and stops.
 set -eu
 packages="g++ cmake ninja-build ccache pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev \
 libfmt-dev libgtest-dev libzip-dev libcairo2-dev python3 python3-venv"
